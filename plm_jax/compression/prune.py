@@ -32,13 +32,7 @@ def keep_largest(importance: Array, sparsity: Array | float) -> Array:
 
 
 def keep_in_each(importance: Array, sparsity: Array | float, *, layers: int) -> Array:
-  """Compute `keep_largest` in each layer separately.
-
-  Args:
-    importance: f32 [layers..., ...].
-    sparsity: of each layer.
-    layers: number of leading axes that run over layers.
-  """
+  """Compute `keep_largest` in each layer: f32 [layers..., ...] has `layers` leading axes."""
   # [layers..., ...] -> [n, ...], one mask for each of n layers
   stacked = importance.reshape(-1, *importance.shape[layers:])
   return jax.vmap(lambda layer: keep_largest(layer, sparsity))(stacked).reshape(importance.shape)

@@ -225,12 +225,7 @@ def fix(word: str, fixes: Mapping[str, str] = FIXES) -> str:
 def hint(word: str, known: Collection[str], *, table: str = 'config') -> str:
   """Return ' Did you mean ...?' for an unknown flag or keyword.
 
-  It is empty if nothing is similar.
-
-  Args:
-    word: as the user wrote it.
-    known: the flags or keywords that exist there; flags begin with '--'.
-    table: the words of other libraries, a key of `TABLES`.
+  It is empty if nothing is similar. Flags in `known` begin with '--'; `table` is a key of `TABLES`.
   """
   keys = ours(word, table=table)
   lasts = [key.rpartition('.')[2] for key in keys]
@@ -264,12 +259,8 @@ def key_hint(word: str, known: Collection[str], *, label: str) -> str:
 
       key_hint('lr', ['rate', 'name'], label='optim')    'did you mean optim.rate?'
 
-  For a thing without a key, it is how that is done here; '' if neither is known.
-
-  Args:
-    word: the last part of the unknown key.
-    known: the keys of its block.
-    label: the dotted key of the block, '' for the top of the config.
+  For a thing without a key, it is how that is done here; '' if neither is known. `known` are the keys of the block
+  whose dotted key is `label`, '' for the top of the config.
   """
   inside = f'{label}.' if label else ''
   keys = [key for key in ours(word) if key != f'{inside}{word}']  # it may be the key of another model

@@ -179,10 +179,8 @@ def parts(annotation: str) -> list[Part]:
 def rebuild(annotation: str, value: Any, change: Callable[[Part, Any, str], Any], label: str) -> Any:
   """Replace each block and name in a value by `change(part, value, key)`.
 
-  Args:
-    value: of a keyword; None stays None.
-    change: also called for what stands inside containers. What it returns is not gone through again.
-    label: the dotted key of the value.
+  None stays None. `change` is also called inside containers, and not again for its own results. `label` is the dotted
+  key of the value.
   """
   found = None if value is None else part(annotation, value)
   if found is None or found.form == 'any':
@@ -245,10 +243,7 @@ def _with_kind(node: ast.expr, named: str) -> ast.expr:
 
 @functools.cache
 def readable(annotation: str) -> str:
-  """Format an annotation for messages.
-
-  'float (0 <= x < 1)', 'block of noise.where | None'
-  """
+  """Format an annotation for messages, 'float (0 <= x < 1)'."""
 
   class Rewrite(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:

@@ -61,10 +61,7 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
 
 
 def named_files(kind: str, settings: Mapping[str, Any]) -> list[str]:
-  """Return the files that keywords of a block name.
-
-  For example 'data.rows.kinds.words' if `kind` is 'words'.
-  """
+  """List files that keywords of a block name: 'data.rows.kinds.words' for 'words'."""
   found = []
   for key, keyword in block(kind, settings, kind).known.items():
     value = settings.get(key, keyword.default)

@@ -74,10 +74,7 @@ def settings_of(settings: Settings, part: str | None, *, where: str = 'part') ->
 
 
 def adapter_of(settings: Settings, part: str) -> Settings:
-  """Return the adapter of a part, inside the wrappers of the run.
-
-  It is empty if an objective computes the part.
-  """
+  """Return a part's adapter inside the wrappers; empty for an objective."""
   return _task_of(settings, part)['adapter'] or {}
 
 
@@ -134,10 +131,7 @@ def _rows_of(block: Settings, part: str) -> dict[str, Any]:
 
 
 def _best_of(settings: Settings, part: str, evaluations: Settings) -> tuple[str, str] | None:
-  """Return the metric of `best` for a part.
-
-  'validation/cola/loss', part 'cola'    'validation/loss'
-  """
+  """Return `best` of a part: 'validation/cola/loss' of 'cola' gives 'validation/loss'."""
   metric, direction = settings['best'] or ('', '')
   evaluation, _, name = metric.partition('/')
   if evaluation not in evaluations or not (own := name.removeprefix(f'{part}/')) or (_heads(settings) and own == name):

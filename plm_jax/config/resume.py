@@ -13,10 +13,7 @@ RESUMABLE = ('execution', 'sharding', 'log_every', 'eval_every', 'save_every', '
 
 
 def differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
-  """List the keys in which two configs differ.
-
-  For example 'optim.rate: 0.001 -> 0.0001' (old -> new), in the order of the keys.
-  """
+  """List differing keys in order: 'optim.rate: 0.001 -> 0.0001' (old -> new)."""
   after, before = leaves(new), leaves(old)
   keys = list(dict.fromkeys([*before, *after]))
   return [
@@ -82,10 +79,7 @@ _ABSENT = object()
 
 
 def leaves(value: Any, prefix: str = '') -> dict[str, Any]:
-  """Flatten a config to dotted keys and plain values.
-
-  A list is one value unless it holds blocks.
-  """
+  """Flatten a config by dotted keys; lists without blocks are single values."""
   if isinstance(value, Mapping):
     items: Any = value.items()
   elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):

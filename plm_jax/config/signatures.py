@@ -45,19 +45,13 @@ class Keyword(NamedTuple):
 
 
 def names(folder: str) -> list[str]:
-  """Return the plug-in files of a folder, sorted.
-
-  They have `make`, or the function of their folder in `ENTRIES`.
-  """
+  """List a folder's files with `make`, or its function in `ENTRIES`, sorted."""
   inside = files.listing(ROOT.joinpath(*folder.split('.')), '[!_]*.py')
   return [file.stem for file in inside if ENTRIES.get(folder, 'make') in _definitions(file)]
 
 
 def functions(module: str) -> list[str]:
-  """Return the functions of a file that a config may name.
-
-  They are public, and their first argument is one of `FIRST_ARGUMENTS`.
-  """
+  """List functions for configs: public ones whose first argument is in `FIRST_ARGUMENTS`."""
   definitions = _definitions(_file(module)).items() if has(module) else ()
   return [name for name, node in definitions if not name.startswith('_') and _first_argument(node) in FIRST_ARGUMENTS]
 
@@ -172,10 +166,7 @@ def table(module: str, name: str) -> list[str]:
 
 
 def path(module: str) -> str:
-  """Format a file or folder: 'plm_jax/models/bert.py'.
-
-  Several folders are joined by 'or'.
-  """
+  """Format files or folders, joined by 'or': 'plm_jax/models/bert.py'."""
   if len(several := module.split(' | ')) > 1:
     return ' or '.join(map(path, several))
   file = _file(module)

@@ -55,10 +55,7 @@ def _known(annotation: str, value: Any) -> Any:
 
 
 def in_float32(value: float) -> bool:
-  """Return whether float32 can hold a number.
-
-  There it is neither 0 nor infinite, unless it is so itself.
-  """
+  """Return whether float32 holds a number without making it 0 or infinite."""
   return value == 0 or SMALLEST <= abs(value) <= LARGEST or value in (math.inf, -math.inf) or value != value
 
 

@@ -90,9 +90,6 @@ BATCH: Mapping[str, BatchKey] = {
 
 
 def axes_of(entry: str) -> tuple[str, str]:
-  """Split an entry of `READS` into its key and axes.
-
-  'tokens' -> ('tokens', 'bl'), 'tokens[bkl]' -> ('tokens', 'bkl').
-  """
+  """Split entries of `READS`: 'tokens[bkl]' -> ('tokens', 'bkl'), 'tokens' -> ('tokens', 'bl')."""
   name, _, axes = entry.partition('[')
   return name, axes.removesuffix(']') or BATCH[name].axes

@@ -19,9 +19,6 @@ def parts(tag: Any) -> tuple[str, str]:
 
 
 def are_tags(names: Iterable[str]) -> bool:
-  """Return True if all names are tags of entities.
-
-  One of them is a B, I or S.
-  """
+  """Return True if all are tags, one B, I or S."""
   prefixes = {parts(name)[0] for name in names}
   return '' not in prefixes and bool(prefixes & {'B', 'I', 'S'})

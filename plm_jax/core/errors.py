@@ -60,10 +60,7 @@ def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[s
 
 
 def _about_the_same(wrong: str, choice: str) -> bool:
-  """Check that names share more than their last words.
-
-  'repetition_penalty' and 'length_penalty' are two things.
-  """
+  """Check that more than last words agree: 'repetition_penalty' is no 'length_penalty'."""
   parts, others = (name.strip('-').split('_') for name in (wrong, choice))
   if min(len(parts), len(others)) == 1 or set(parts) == set(others):
     return True
@@ -122,14 +119,7 @@ def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, 
 
 
 def one_of(label: str, value: Any, literal: Any) -> None:
-  """Raise ValueError unless a value is a choice of a `Literal` type.
-
-  The type is the only list of its choices.
-
-  Args:
-    label: key of the value, such as 'objective.masking'.
-    literal: the type, such as `Literal['dynamic', 'static']`.
-  """
+  """Raise ValueError unless a value is a choice of a `Literal` type."""
   choices = get_args(literal)
   if value not in choices:
     texts = [str(choice) for choice in choices]

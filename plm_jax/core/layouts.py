@@ -73,11 +73,7 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
   """Compute the mesh axis that cuts each axis of one array.
 
   An axis is replicated if an earlier axis of the array uses its mesh axis, or if its mesh axis does not divide its
-  size.
-
-  Args:
-    axes: names from `AXES`; None for an axis that is never cut.
-    shape: of the array.
+  size. `axes` are names from `AXES`, None for an axis that is never cut.
   """
   if layout.spread and 'batch' not in axes:
     return _spread(axes, shape, layout)
@@ -194,21 +190,14 @@ def gather_length(x: Array, outputs: Sequence[str | None], sizes: Sequence[int])
   """Gather all positions of states before a product with a cut kernel.
 
   States and kernel may be cut along the same mesh axis, so one of them has to be gathered. The compiler would choose
-  the kernel in attention; this chooses the states. The gradient is cut again.
-
-  Args:
-    x: [b, l, d]; any other shape is returned unchanged.
-    outputs: axes of the kernel that are not contracted.
-    sizes: of these axes.
+  the kernel in attention; this chooses the states. The gradient is cut again. x is [b, l, d], any other shape is
+  returned unchanged. `outputs` are the axes of the kernel that are not contracted, of these `sizes`.
   """
   return _reshard_length(x, outputs, sizes, gather=True)
 
 
 def scatter_length(x: Array, inputs: Sequence[str | None], sizes: Sequence[int]) -> Array:
-  """Cut a product by positions, the inverse of `gather_length`.
-
-  `inputs` are the contracted axes.
-  """
+  """Cut a product by positions, inverse to `gather_length`; `inputs` are contracted axes."""
   return _reshard_length(x, inputs, sizes, gather=False)
 
 

@@ -44,15 +44,7 @@ def row_parts(rows: int) -> int:
 
 
 def cut_at(index: int, shape: Sequence[int], axes: Sequence[str | None]) -> int:
-  """Count the parts into which devices cut an axis of an array.
-
-  1 outside of `use`.
-
-  Args:
-    index: of the axis.
-    shape: of the array.
-    axes: of the array, as in `spec`.
-  """
+  """Count the parts into which devices cut axis `index`; 1 outside `use`."""
   layout = CURRENT.get()
   if layout is None:
     return 1
@@ -60,13 +52,9 @@ def cut_at(index: int, shape: Sequence[int], axes: Sequence[str | None]) -> int:
 
 
 def each_row(function: Callable[..., PyTree], *arrays: PyTree) -> PyTree:
-  """Compute `jax.vmap(function)(*arrays)`, each device for its own rows.
+  """Compute `jax.vmap(function)(*arrays)` of arrays [b, ...], each device for its own rows.
 
   A loop inside the function does not wait for the rows of another device.
-
-  Args:
-    function: of rows without their leading axis.
-    arrays: [b, ...] each.
   """
   layout = CURRENT.get()
   run = jax.vmap(function)

@@ -61,10 +61,8 @@ def draw(key: Array, alias: Alias, shape: tuple[int, ...]) -> Array:
 
 
 def _bits(key: Array, shape: tuple[int, ...]) -> Array:
-  """Sample random bits, uint32 of `shape`.
-
-  Uses both words of each new key, where `jax.random.bits` turns two words into one.
-  """
+  """Sample random bits, uint32 of `shape`."""
+  # uses both words of each new key, where `jax.random.bits` turns two words into one
   count = math.prod(shape)
   return jax.random.key_data(jax.random.split(key, -(-count // 2))).reshape(-1)[:count].reshape(shape)
 

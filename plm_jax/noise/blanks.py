@@ -324,12 +324,10 @@ def arrange(
   # block_positions  0 0 0 0 | 1 2 1 2 3
 
   Args:
-    spans: the blanks.
     slots: largest number of blanks; blanks further right remain text.
     mask_id: id of a blank's mask in A, int[].
     start_id: first input of a blank in B.
     end_id: last target of a blank.
-    pad_id: id of the padding.
     block_id: id that replaces input tokens of B.
     block_rate: probability that it does, f32[] (the block mask of the released code).
 

@@ -12,15 +12,9 @@ from plm_jax.noise.row import Slots
 
 
 def compact(slots: Slots, *, size: int, pad_id: int) -> Array:
-  """Write inserted and kept ids in order, then padding.
+  """Write inserted and kept ids in order, then padding: int32[size].
 
-  Args:
-    slots: of a row of l tokens.
-    size: length of the result.
-    pad_id: id of the padding.
-
-  Returns:
-    int32[size]; ids beyond `size` are cut off.
+  Ids beyond `size` are cut off.
   """
   return compact_from(slots, size=size, pad_id=pad_id)[0]
 

@@ -29,7 +29,6 @@ def cut(uniform: Array, runs: Runs, hidden: Array, cuts: Array) -> tuple[Array, 
 
   Args:
     uniform: f32[l] in [0, 1).
-    runs: of the row.
     hidden: int32[l], hidden tokens of the run; fewer than its tokens.
     cuts: int32[l], cuts of the hidden tokens, and also of the text; fewer than the tokens of either kind, or 0.
 

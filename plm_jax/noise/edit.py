@@ -80,7 +80,6 @@ def bert_80_10_10(
   80 % become [MASK], 10 % a random token, 10 % stay.
 
   Args:
-    spans: chosen positions.
     mask_id: id of [MASK].
     vocab_size: exclusive upper bound of random ids.
     special_ids: ids of special tokens.
@@ -141,8 +140,6 @@ def to_sentinels(
   sentinels for all spans.
 
   Args:
-    key: not used.
-    spans: numbered from left to right.
     first_sentinel: id of the first sentinel; 32099 in T5.
     sentinel_step: difference between the ids of neighbouring sentinels; -1 in T5.
   """
@@ -156,8 +153,6 @@ def collapse_to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int, max_in
   It is written at the first position of the span. Each insertion is also a [MASK].
 
   Args:
-    key: not used.
-    spans: chosen positions and insertions.
     mask_id: id of [MASK].
     max_insert: most insertions before a position; `spans.insert` beyond it is not written. The functions of
       `noise/where/` insert at most one.

@@ -34,10 +34,7 @@ def row_keys(root: Array, batch: Batch, *, every: Every, copies: int = 10) -> Ar
 
 
 def noise_root(key: Array) -> Array:
-  """Derive the root of noise keys from the key of a run.
-
-  `row_keys` folds in `row_id`, then `step` or `epoch`.
-  """
+  """Derive the root of `row_keys` from the key of a run."""
   return jax.random.fold_in(key, 0)
 
 

@@ -80,18 +80,10 @@ def _select(condition: Array, if_true: Segment, if_false: Segment) -> Segment:
 
 
 def truncate(key: Array, first: Segment, second: Segment, *, room: int) -> tuple[Segment, Segment]:
-  """Remove tokens of the longer segment until both fit (`truncate_seq_pair`).
+  """Cut both segments to `room` tokens in total, the longer first (`truncate_seq_pair`).
 
   If both are equally long, tokens of the second are removed. Each removed token is the first or the last one of its
-  segment with probability 1/2 (BERT's data script).
-
-  Args:
-    first: segment A.
-    second: segment B.
-    room: most tokens of both together.
-
-  Returns:
-    A contiguous part of each.
+  segment with probability 1/2 (BERT's data script), so a contiguous part of each stays.
   """
   a, b = first.length, second.length
   # room 10, lengths 7 and 6: 5 + 5; lengths 9 and 2: 8 + 2
@@ -120,14 +112,7 @@ def join(
   # length 9   [CLS] a a [SEP] b b b [SEP] [PAD]
   # type_ids     0   0 0   0   1 1 1   1     0
 
-  Args:
-    first: segment A.
-    second: segment B; both fit into the row together.
-    length: tokens of the row.
-    cls_id: first token of the row.
-    sep_id: separator after each segment.
-    pad_id: id of the padding.
-    separators: separators between the segments, 1 (BERT) or 2 (RoBERTa: <s> A </s> </s> B </s>).
+  Both segments fit. Between them are `separators`: 1 (BERT) or 2 (RoBERTa: <s> A </s> </s> B </s>).
   """
   index = jnp.arange(length)
   middle = 1 + first.length  # index of the first separator

@@ -140,7 +140,6 @@ def draw_ranks(key: Array, length: int, *, boundary: int, block: int | None = No
   """Sample the rank of each position in the factorisation order.
 
   Args:
-    length: tokens of the row.
     boundary: first position of the second part.
     block: tokens per block (`perm_size` of the released code). Blocks keep their order; all blocks of a part have the
       same random order inside. None makes each part one block.
@@ -162,10 +161,8 @@ def draw_ranks(key: Array, length: int, *, boundary: int, block: int | None = No
 
 
 def _random_order(key: Array, size: int) -> Array:
-  """Sample a random permutation: int32[n].
-
-  Sorts scores with the index in their low bits; sorting pairs takes a CPU longer.
-  """
+  """Sample a random permutation: int32[n]."""
+  # scores have the index in their low bits; sorting pairs takes a CPU longer
   scores, low_bits = draw_scores(key, size)
   return (jnp.sort(scores) & low_bits) - 1
 

@@ -84,8 +84,6 @@ def _permute(key: Array, runs: Runs, starts: Array, chosen: Array, *, most: int)
   # source    3  4  5  0  1  2     by unit 2 0 1: the new sizes are 3 2 1, the new begins 0 3 5
 
   Args:
-    key: of the order.
-    runs: of the row.
     starts: bool[l], True where a unit begins.
     chosen: bool[l], the starts of the units that move.
     most: number of units of a row that can move; later ones stay.

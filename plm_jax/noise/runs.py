@@ -26,10 +26,7 @@ class Runs(NamedTuple):
   group: Array  # int32[l], index of that run from 0; -1 before any
 
   def total(self, values: Array) -> Array:
-    """Sum int[l] `values` over the run of each position.
-
-    A sum includes positions after a run, up to the next one.
-    """
+    """Sum int[l] `values` over each run and positions up to the next."""
     values = jnp.where(self.group >= 0, values, 0).astype(jnp.int32)
     group = jnp.maximum(self.group, 0)
     return jnp.zeros_like(group).at[group].add(values)[group]
@@ -41,10 +38,7 @@ class Runs(NamedTuple):
 
 
 def continues_document(row: Row, before: Array) -> Array:
-  """Shift bool[l] `before` to the right within documents.
-
-  True if it holds at the position on the left, and that position is in the same document.
-  """
+  """Mark positions right after bool[l] `before` in the same document: bool[l]."""
   return jnp.pad(before[:-1] & (row.segment_ids[:-1] == row.segment_ids[1:]), (1, 0))
 
 

@@ -99,7 +99,6 @@ def make(
   A document without special tokens whose whole text is one blank has one block position more than it has tokens.
 
   Args:
-    trunk: a GLM.
     vocab: with a mask token and tokens that begin and end a blank.
     levels: relative frequency of rows with 'token', 'sentence' or 'document' blanks.
     rate: share of tokens in blanks, token and sentence level.
@@ -192,10 +191,7 @@ def prepare(s: BlankInfillingSettings, root: Array, batch: Batch) -> Example:
 def draw(
   s: BlankInfillingSettings, key: Array, ids: Array, segments: Array, sentences: Array | None = None
 ) -> blanks.Arranged:
-  """Sample the blanks of one row.
-
-  int[l] twice, `sentences` as in `corrupt.make_row`, and move them to part B.
-  """
+  """Sample blanks of one row, int[l] twice, and move them to B."""
   cut_key, piece_key, level_key, where_key, arrange_key = jax.random.split(key, 5)
   if s.short:
     cut = jax.random.uniform(cut_key) < s.short

@@ -91,7 +91,6 @@ def make(
   """Build causal language modelling for a decoder.
 
   Args:
-    trunk: a causal trunk.
     vocab: of the rows; its bytes per token give bits per byte.
     packing: 'segments' separates the documents of a row: attention, positions and prediction stay inside each; 'stream'
       lets them cross all documents of the row (GPT-2, GPT-3).
@@ -202,21 +201,14 @@ def mean_square(x: Array) -> Array:
 def change(states: Array, segment_ids: Array) -> Array:
   """Compute the mean squared change of state from token to token.
 
-  f32[b, l]. 0 at the first token of each document.
-
-  Args:
-    states: [b, l, d].
-    segment_ids: int[b, l].
+  [b, l, d], int[b, l] -> f32[b, l], 0 at the first token of each document.
   """
   inside = segment_ids[:, 1:] == segment_ids[:, :-1]
   return jnp.pad(mean_square(states[:, 1:] - states[:, :-1]) * inside, ((0, 0), (1, 0)))
 
 
 def predict_rows(s: CausalLmSettings, forward: Forward, example: Example) -> dict[str, Array]:
-  """Compute nats of each weighted target.
-
-  With a memory, each row starts from zero states, unlike in `loss`.
-  """
+  """Compute nats of weighted targets; each row starts from zero states."""
   targets = example.targets
   features, _, _ = forward(
     method='read', **example.inputs
@@ -232,10 +224,8 @@ def summary(means: dict[str, float]) -> dict[str, float]:
 
 
 def one_document(segment_ids: Array, packing: Packing) -> Array:
-  """Merge the segments int[b, l] into one under 'stream'.
-
-  1 1 2 0 -> 1 1 1 0.
-  """
+  """Merge the segments int[b, l] into one under 'stream'."""
+  # 1 1 2 0 -> 1 1 1 0
   return (segment_ids > 0).astype(segment_ids.dtype) if packing == 'stream' else segment_ids
 
 
@@ -254,10 +244,7 @@ def in_last_word(tokens: Array, text: Array, starts_word: Array) -> Array:
 
 
 def score(forward: Forward, features: Array, targets: Array, *, rows: int = 1) -> tuple[Array, Array]:
-  """Compute nats and correctness of each next token, f32[b, l] twice.
-
-  `rows` of the batch have logits in memory at a time.
-  """
+  """Compute nats and correctness f32[b, l], with logits of `rows` at once."""
   return chunked_cross_entropy(lambda part: forward(method='attend', features=part), features, targets, rows=rows)
 
 

@@ -97,10 +97,7 @@ def lay(windows: Windows, keys: Array, batch: Batch) -> Laid:
 
 
 def pair_weights(windows: Windows, pairs: Array, row_weight: Array) -> Array:
-  """Compute the weights of a loss.
-
-  f32[b, l, o] of pairs in skip-gram; f32[b, l] of bags in cbow, 0 for an empty bag.
-  """
+  """Weigh pairs f32[b, l, o] or bags f32[b, l], 0 if empty."""
   if windows.architecture == 'skipgram':
     return pairs * row_weight[:, None, None]
   return pairs.any(axis=2) * row_weight[:, None]
@@ -109,11 +106,7 @@ def pair_weights(windows: Windows, pairs: Array, row_weight: Array) -> Array:
 def listed(pairs: Array) -> tuple[Array, Array]:
   """List the pairs of each row, padded to a fixed count.
 
-  Args:
-    pairs: bool[b, l, o], True where a word is paired with a neighbour.
-
-  Returns:
-    int32[b, l o, 2], the positions of the input word and of the centre, and int32[b], the number of pairs.
+  bool[b, l, o] -> int32[b, l o, 2], the positions of the input word and of the centre, and int32[b], their number.
   """
   b, length, slots = pairs.shape
   paired_slots, size = pairs.reshape(b, -1), length * slots
@@ -130,16 +123,9 @@ def listed(pairs: Array) -> tuple[Array, Array]:
 def bags(vectors: Array, pairs: Array, *, whole_gradient: bool = False) -> Array:
   """Average the vectors around each word that it is paired with.
 
-  Zeros for none.
-
-  Args:
-    vectors: [b, l, d].
-    pairs: bool[b, l, o].
-    whole_gradient: give each vector the gradient of the mean, not divided by the size of the bag. word2vec.c and gensim
-      with cbow_mean=1 do so: they average a bag and add its error to every word of it.
-
-  Returns:
-    [b, l, d].
+  [b, l, d], bool[b, l, o] -> [b, l, d], zeros for none. `whole_gradient` gives each vector the gradient of the mean,
+  not divided by the size of the bag. word2vec.c and gensim with cbow_mean=1 do so: they average a bag and add its error
+  to every word of it.
   """
   size = jnp.maximum(pairs.sum(axis=2, keepdims=True), 1)
   near = around(vectors, reach=pairs.shape[2] // 2)

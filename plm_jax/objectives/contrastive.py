@@ -324,9 +324,7 @@ def similarity(anchors: Array, candidates: Array, *, cosine: bool) -> Array:
 def info_nce(scores: Array, allowed: Array) -> Array:
   """Compute -log softmax of each row's own candidate among those allowed: f32[b].
 
-  Args:
-    scores: f32[b, c], c >= b; the candidate of row i is i.
-    allowed: bool[b, c]; a row's own candidate is always allowed.
+  Scores are f32[b, c], c >= b. The candidate of row i is i, which is allowed whatever bool[b, c] `allowed` says.
   """
   own = jnp.eye(scores.shape[0], scores.shape[1], dtype=bool)
   return -jnp.diagonal(jax.nn.log_softmax(jnp.where(allowed | own, scores, -jnp.inf)))

@@ -98,10 +98,8 @@ def find_mask(vocab: Vocab, *, user: str) -> int:
 
 
 def among(ids: Sequence[int], size: int) -> np.ndarray:
-  """Mark ids in a table bool[size].
-
-  1 3 of 5 -> 0 1 0 1 0.
-  """
+  """Mark ids in a table: bool[size]."""
+  # ids 1 3 of 5 -> 0 1 0 1 0
   table = np.zeros(size, bool)
   table[list(ids)] = True
   return table
@@ -255,10 +253,8 @@ def check_weights(**weights: float) -> None:
 
 
 def share_bounds(shares: Sequence[float]) -> np.ndarray:
-  """Compute the bounds f32[n - 1] of n choices in [0, 1].
-
-  Shares 2 1 1 -> .5 .75.
-  """
+  """Compute the bounds f32[n - 1] of n choices in [0, 1]."""
+  # shares 2 1 1 -> .5 .75
   weights = np.asarray(shares, np.float64)
   return np.cumsum(weights / weights.sum())[:-1].astype(np.float32)
 

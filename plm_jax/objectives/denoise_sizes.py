@@ -85,12 +85,9 @@ def _exact_sizes(denoiser: Denoiser, length: int, *, tables: VocabTables, frame:
 
 @functools.cache
 def most_growth(length: int, documents: int, *, margin: bool, **settings: Any) -> int:
-  """Bound the growth of a row over all cuts into documents.
+  """Bound the growth of a row over cuts into at most `documents`.
 
-  Args:
-    documents: the most documents.
-    margin: six standard deviations more.
-    **settings: of `where.spans.growth`.
+  `margin` adds six standard deviations. `settings` are those of `where.spans.growth`.
   """
   mean, variance = where_spans.growth(length, **settings)
   longer = np.arange(length + 1) + mean
@@ -110,7 +107,6 @@ def most_together(needs: np.ndarray, documents: int) -> float:
   Args:
     needs: int or float[l + 1], of a document of 0 to l tokens; the row has l.
   """
-
   if documents == 1:
     return needs[-1].item()
 

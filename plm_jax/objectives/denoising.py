@@ -231,16 +231,9 @@ def denoise(
   inputs_size: int,
   targets_size: int,
 ) -> tuple[Side, Side, Array]:
-  """Corrupt one row.
+  """Corrupt one row: inputs, targets, and f32[], spans without a sentinel.
 
-  Its inputs, targets, and number f32[] of spans without a sentinel.
-
-  Args:
-    ids: int32[l], clean text.
-    segments: int32[l].
-    sentences: int32[l], as in `corrupt.make_row`.
-    inputs_size: slots of the inputs.
-    targets_size: slots of the targets.
+  `ids`, `segments` and `sentences` are int32[l], as in `corrupt.make_row`; sizes are slots.
   """
   # text  a b c d, chosen b c, edit and target of sentinels
   # inputs  a X d   targets  X b c Y

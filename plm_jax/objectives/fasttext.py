@@ -58,11 +58,8 @@ class Model(skipgram.Model):
     self.ngrams = Embed(self.buckets, width, ('vocab', 'embed'), uniform(1 / width))
 
   def read(self, tokens: Array, *, train: bool = False, **inputs: Array) -> Array:
-    """Average each word and its n-grams: [b, l, d].
-
-    `tokens` are int[b, l], and `grams` int[b, l, g], -1 for none.
-    """
-    grams = inputs['grams']
+    """Average each word and its n-grams: [b, l, d]."""
+    grams = inputs['grams']  # int[b, l, g], -1 for none
     used = (grams >= 0)[..., None]
     parts = jnp.where(used, self.ngrams(jnp.maximum(grams, 0)), 0).sum(axis=2)
     total, count = self.trunk(tokens, train=train)['hidden'] + parts, 1 + used.sum(axis=2)
@@ -151,10 +148,7 @@ def grams_of(vocab: Vocab, *, shortest: int, longest: int, buckets: int) -> np.n
 
 
 def _most(*, shortest: int, longest: int) -> int:
-  """Count the most n-grams of a word: those of `MOST_LETTERS` letters.
-
-  If an n-gram may be longer, those of one n-gram.
-  """
+  """Count the n-grams of `MOST_LETTERS` letters, or of one longer n-gram."""
   return len(subwords.ngrams('a' * max(MOST_LETTERS, longest), shortest=shortest, longest=longest))
 
 

@@ -106,10 +106,7 @@ def read_rows(example: Example) -> dict[str, Array]:
 
 
 def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the sum of half the weighted squared errors.
-
-  The metric is their mean over pairs, the cost that glove.c prints.
-  """
+  """Sum half the weighted squared errors; the metric averages, as glove.c prints."""
   targets = example.targets
   errors_of = forward(**example.inputs) - targets['logs']
   costs = 0.5 * targets['weights'] * errors_of**2

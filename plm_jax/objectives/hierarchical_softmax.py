@@ -211,9 +211,6 @@ def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
 
 
 def nats_of(logits: Array, bits: Array) -> Array:
-  """Compute -log p of paths.
-
-  Logits f32[..., w], bits int[..., w] -> f32[...]; bit -1 is padding.
-  """
+  """Compute -log p: f32[..., w], int[..., w], -1 for padding -> f32[...]."""
   signs = 1 - 2 * bits  # word2vec.c: the label is 1 - bit
   return jnp.where(bits >= 0, nn.softplus(-signs * logits), 0).sum(axis=-1)

@@ -89,10 +89,7 @@ def make_task(s: MixtureSettings) -> Task:
 
 
 def prepare(s: MixtureSettings, root: Array, batch: Batch) -> Example:
-  """Build the inputs and targets of every part, by its name.
-
-  'drawn' int32[b] is the index of the part to train.
-  """
+  """Build inputs and targets by part; 'drawn' int32[b] indexes the trained part."""
   examples = {name: task.prepare(root, batch) for name, task in s.tasks.items()}
   targets: dict[str, Any] = {name: example.targets for name, example in examples.items()}
   targets['drawn'] = batch['part'] if s.bounds is None else draw(s.bounds, root, batch)

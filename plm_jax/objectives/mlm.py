@@ -44,10 +44,7 @@ class Model(nn.Module):
 
 
 def states_at(hidden: Array, positions: Array) -> Array:
-  """Gather states at some positions of each row.
-
-  [b, l, d], int[b, t] -> [b, t, d].
-  """
+  """Gather states [b, l, d] at positions int[b, t]: [b, t, d]."""
   return jnp.take_along_axis(hidden, positions[..., None], axis=1)
 
 
@@ -74,7 +71,6 @@ def make(
   """Build masked language modelling for a bidirectional trunk.
 
   Args:
-    trunk: an encoder.
     where: the tokens to corrupt: a function of `noise/where/` with its settings.
     edit: how to corrupt them: a function of `noise.edit` with its settings. It may not move tokens.
     masking: 'dynamic' samples new masks at every step (RoBERTa), 'static' repeats `copies` maskings of each row (BERT).
@@ -110,10 +106,7 @@ def bind(
 
 
 def make_task(trunk: nn.Module, vocab: Vocab, s: MlmSettings) -> Task:
-  """Build the task of a trunk that `Attends`.
-
-  Other objectives replace parts of it.
-  """
+  """Build the task of a trunk that `Attends`; other objectives replace parts."""
   model = Model(trunk, make_head(trunk))
   return Task(model, partial(prepare, s), loss, predict, summary=perplexity_of)
 
@@ -166,12 +159,7 @@ def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
 
 
 def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
-  """Compute the cross-entropy at the predicted positions.
-
-  Args:
-    logits: f32[b, t, v].
-    targets: of `make_targets`.
-  """
+  """Compute the cross-entropy of logits f32[b, t, v], targets of `make_targets`."""
   nats, correct = cross_entropy(logits, targets['ids']), most_likely(logits, targets['ids'])
   weights, excess = targets['weights'], targets['excess'].sum()
   return Loss(

@@ -74,7 +74,6 @@ def make(
   """Build permutation language modelling for a two-stream trunk.
 
   Args:
-    trunk: an XLNet.
     vocab: of the rows; its <sep> and <cls> are never predicted.
     one_in: K, one target in K tokens (6 or 7 in the paper).
     ngrams: predict n-grams; False predicts single tokens (Table 6, row 6).
@@ -159,12 +158,7 @@ def loss(s: PermutationLmSettings, forward: Forward, example: Example, carry: Py
 
 
 def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
-  """Compute the cross-entropy at the target positions.
-
-  Args:
-    logits: f32[b, t, v].
-    targets: 'ids' int[b, t]; 'weights' f32[b, t], 1 in used slots; 'scale' f32[b], of `batch_scale`.
-  """
+  """Compute the cross-entropy of logits f32[b, t, v] at the target positions."""
   nats, correct = cross_entropy(logits, targets['ids']), most_likely(logits, targets['ids'])
   weights = targets['weights']
   metrics = {'loss': metric(nats, weights), 'accuracy': metric(correct, weights)}

@@ -111,10 +111,7 @@ def make(
 
 
 def windows_of(tokens: Array, segment_ids: Array, *, window: int, pad_id: int) -> Array:
-  """Gather the window around each word.
-
-  int[b, l] twice -> int[b, l, w], padded with `pad_id`.
-  """
+  """Gather each word's window, padded: int[b, l] twice -> int[b, l, w]."""
   reach = window // 2
   if not reach:
     return tokens[..., None]
@@ -145,10 +142,7 @@ def read_rows(example: Example) -> dict[str, Array]:
 
 
 def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the hinge loss of each window against its corruption.
-
-  'accuracy' is the share of windows with the higher score.
-  """
+  """Compute hinge losses of windows; 'accuracy' is the share with higher scores."""
   true, false = forward(**example.inputs)
   weights, costs = example.targets['weights'], nn.relu(1 - true + false)
   above = (true > false).astype(jnp.float32)

@@ -79,7 +79,6 @@ def make(
   """Build replaced token detection for a bidirectional trunk, the discriminator.
 
   Args:
-    trunk: the discriminator.
     generator: the second trunk, as a model block: dict(name='bert', variant='electra-small-generator').
     sharing: parameters that the two share: 'embeddings', the tables of tokens, positions and sentence types and their
       norm, as released (both trunks of models/bert.py); 'tokens', the token table alone; 'all', one network with two
@@ -181,10 +180,7 @@ def prepare(s: RtdSettings, root: Array, batch: Batch) -> Example:
 
 
 def draw(s: RtdSettings, key: Array, ids: Array, segments: Array, marks: Array | None = None) -> dict[str, Array]:
-  """Choose tokens of one row and mask most of them.
-
-  Return the fields of `mlm.mask_row` and 'draws' uint32[2].
-  """
+  """Choose and mask tokens of one row: `mlm.mask_row`'s fields, 'draws' uint32[2]."""
   row = corrupt.make_row(ids, segments, special=s.special, starts_word=s.starts_word, marks=marks)
   where_key, mask_key, sample_key = jax.random.split(key, 3)
   positions, weights, excess = corrupt.choose_targets(s.choose, where_key, row)
@@ -232,10 +228,7 @@ def put(tokens: Array, positions: Array, used: Array, values: Array) -> Array:
 def sample(logits: Array, draws: Array, *, temperature: float) -> Array:
   """Sample tokens int32[b, t] from softmax(logits / temperature), by Gumbel noise.
 
-  Args:
-    logits: f32[b, t, v].
-    draws: uint32[b, 2], a threefry key for each row, so that the sample of a row depends on no other row.
-    temperature: values below 1 sharpen.
+  uint32[b, 2] `draws` are a threefry key for each row, so that the sample of a row depends on no other row.
   """
 
   def sample_row(key: Array, logits: Array) -> Array:
@@ -269,10 +262,7 @@ def loss(s: RtdSettings, forward: Forward, example: Example, carry: PyTree, rng:
 
 
 def detect(forward: Forward, example: Example, tokens: Array) -> tuple[Array, Array, Metrics]:
-  """Compute the loss of detecting replaced tokens.
-
-  Return its value, the nats of each token f32[b, l], and metrics.
-  """
+  """Compute the loss of detecting replaced tokens, nats f32[b, l] and metrics."""
   targets, weights = example.targets, example.targets['token_weights']
   logits = forward(method='detect', **read(example, tokens))
   replaced = tokens != targets['original']
@@ -342,10 +332,7 @@ def binary_cross_entropy(logits: Array, labels: Array) -> Array:
 def copy_cross_entropy(nats: Array, gate: Array, copied: Array) -> Array:
   """Compute -log(g [copied] + (1 - g) p(target)), the copy gate (§3.4).
 
-  Args:
-    nats: -log p(target) of the softmax, f32[...].
-    gate: logits of g.
-    copied: bool[...], True where the input token is the target.
+  `nats` are -log p(target) of the softmax, `gate` logits of g; bool[...] `copied`: the input token is the target.
   """
   written = -jax.nn.softplus(gate) - nats  # log (1 - g) p
   return -jnp.where(copied, jnp.logaddexp(-jax.nn.softplus(-gate), written), written)

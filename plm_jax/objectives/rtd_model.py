@@ -150,9 +150,7 @@ def make_model(
 ) -> Model:
   """Build the model for the settings of `rtd.make`.
 
-  Args:
-    uniform: tokens are sampled uniformly, without a generator.
-    detects: the discriminator detects replaced tokens; else it restores the original ones.
+  A discriminator that does not detect replaced tokens restores the original ones.
   """
   second = make_generator(trunk, vocab, generator, sharing=sharing, uniform=uniform)
   style = trunk.head_style

@@ -68,10 +68,7 @@ class Model(nn.Module):
     return self.decoder.attend(features)
 
   def write(self, tokens: Array, segment_ids: Array, settings: Mapping[str, Any], train: bool = False) -> Generated:
-    """Generate target texts for texts int[b, m], without gradient.
-
-    `settings` are keywords of `generate`.
-    """
+    """Generate texts for int[b, m], without gradient; `settings` are keywords of `generate`."""
     model, variables = self.unbind()
     params = jax.lax.stop_gradient(variables['params'])
     return generate(model, params, tokens, segment_ids=segment_ids, **settings)
@@ -106,10 +103,7 @@ class Model(nn.Module):
   def decode_step(
     self, tokens: Array, cache: dict[str, Array], *, segment_ids: Array, positions: Array
   ) -> tuple[Array, dict[str, Array]]:
-    """Read one token of each of s texts per row, int[b, s].
-
-    Return logits f32[b, s, v] and the new cache.
-    """
+    """Read a token per text, int[b, s]: logits f32[b, s, v], cache."""
     index, slots = cache['index'], jnp.arange(cache['segment_ids'].shape[1])
     before = cache['seen'] if 'seen' in cache else jnp.broadcast_to(slots < index, (*tokens.shape, len(slots)))
     last = jnp.where(before, slots, -1).max(axis=-1)  # [b, s], slot of the previous token; -1 for the first
@@ -166,7 +160,6 @@ def make(
 
   Args:
     trunk: a recurrent encoder, see `trunk.Ends`.
-    vocab: of the source.
     second_vocab: of the target, with an end token, which ends each target.
     word_dim: e, width of the vectors of target words.
     biases: use b1 and b2 of the attention; the paper has them, its released code has not.

@@ -50,10 +50,7 @@ class Attention(NamedTuple):
   def adjust_states(
     self, states: Array, source: Source, drop: Callable[[Array], Array] = lambda weights: weights
   ) -> Array:
-    """Compute h~ of states s_t [b, (k,) d], the same shape.
-
-    `drop` is applied to the weights of attention.
-    """
+    """Compute h~ of s_t, [b, (k,) d] each; `drop` changes attention weights."""
     weights = drop(attention(states, source)).astype(states.dtype)
     context = jnp.einsum('b...m,bmd->b...d', weights, source.hidden)
     return jnp.tanh(jnp.concatenate([context, states], axis=-1) @ self.adjust + self.adjust_bias)
@@ -89,22 +86,17 @@ class Weights(NamedTuple):
 
 
 def attention(state: Array, source: Source) -> Array:
-  """Compute attention weights a_t: s_t [b, (k,) d] -> f32[b, (k,) m].
-
-  They are 0 on padding.
-  """
+  """Compute weights, 0 on padding: [b, (k,) d] -> f32[b, (k,) m]."""
   scores = jnp.einsum('bmd,b...d->b...m', source.keys, state)
   shift, real = (jnp.expand_dims(each, tuple(range(1, state.ndim - 1))) for each in (source.shift, source.real))
   return jax.nn.softmax(jnp.where(real, (scores + shift).astype(jnp.float32), -1e9), axis=-1)
 
 
 def advance(w: Weights, memory: Memory, source: Source, given: Array, masks: Array | None = None) -> Memory:
-  """Run one step of the decoder.
+  """Run one step of the decoder after the previous one's memory.
 
-  Args:
-    memory: after the previous step.
-    given: W z + b [b, (k,) 4, d], the word's part of the first layer's gates.
-    masks: [n - 1, b, d], dropout between layers; None for none.
+  `given` are W z + b [b, (k,) 4, d], the word's part of the first layer's gates; `masks` [n - 1, b, d] are dropout
+  between layers, None for none.
   """
   fed = given if w.feed is None else given + jnp.einsum('...d,dgf->...gf', memory.adjusted, w.feed)
   h, c = recur(w, (memory.h, memory.c), fed, masks)
@@ -112,14 +104,9 @@ def advance(w: Weights, memory: Memory, source: Source, given: Array, masks: Arr
 
 
 def recur(w: Weights, before: State, gates: Array, masks: Array | None) -> State:
-  """Run all layers on one word.
+  """Run all layers on one word: h and c of this step.
 
-  Args:
-    before: h and c [b, (k,) n, d] of the previous step.
-    gates: of the first layer.
-
-  Returns:
-    h and c of this step.
+  `before` are those of the previous step, [b, (k,) n, d], and `gates` are of the first layer.
   """
   h: list[Array] = []
   c: list[Array] = []
@@ -160,9 +147,7 @@ class Decoder(nn.Module):
   def __call__(self, tokens: Array, source: Source, ends: State, *, train: bool) -> Array:
     """Compute h~ of every step [b, t, d].
 
-    Args:
-      tokens: int[b, t], read by the decoder.
-      ends: h and c [b, n, d] of the encoder.
+    `tokens` int[b, t] are read by the decoder; `ends` are h and c [b, n, d] of the encoder.
     """
     if not self.feeding:
       return self.attention.adjust_states(self.states(tokens, ends, train=train), source)
@@ -186,13 +171,10 @@ class Decoder(nn.Module):
     return jnp.moveaxis(jax.lax.scan(step, ends, self._reads(tokens, train=train))[1], 0, 1)
 
   def _reads(self, tokens: Array, *, train: bool) -> tuple[Array, Array]:
-    """Compute the inputs of each step.
-
-    The gates from words [t, b, 4, d], and dropout masks between layers [t, n - 1, b, d].
-    """
-    given = jnp.moveaxis(self.given(tokens), 1, 0)
+    """Compute the inputs of each step: gates from words and dropout masks."""
+    given = jnp.moveaxis(self.given(tokens), 1, 0)  # [t, b, 4, d]
     masks = jnp.ones((len(given), self.num_layers - 1, len(tokens), self.hidden_dim), self.dtype)
-    return given, self.between(masks, train=train)
+    return given, self.between(masks, train=train)  # masks [t, n - 1, b, d]
 
   def source(self, hidden: Array, segment_ids: Array) -> Source:
     """Compute a `Source` from states [b, m, d] and int[b, m]."""
@@ -206,10 +188,7 @@ class Decoder(nn.Module):
     return Weights(feed=feed, kernels=above, recurrent=recurrent, attention=self.attention)
 
   def given(self, tokens: Array) -> Array:
-    """Compute W z + b of the first layer for tokens.
-
-    int[...] -> [..., 4, d].
-    """
+    """Compute W z + b of tokens: int[...] -> [..., 4, d]."""
     first = self.lstm[0]
     kernel = first.kernel[: self.word_dim, 0]
     return jnp.einsum('...e,egf->...gf', self.embed(tokens), kernel) + (first.bias + first.recurrent_bias)[0]

@@ -58,10 +58,7 @@ class View(nn.Module):
     self.output = Dense(self.vocab_size, axes=('embed', 'vocab'), kernel_init=init, dtype=self.dtype)
 
   def __call__(self, states: Array, hidden: Array, segment_ids: Array, *, train: bool) -> Array:
-    """Compute h~ [b, t, d] of states s_t over a text.
-
-    `hidden` [b, m, d] are the states of the text.
-    """
+    """Compute h~ [b, t, d] of s_t over `hidden` [b, m, d]."""
     source = self.attention.source(hidden, segment_ids)
     return self.attention.adjust_states(states, source, drop=partial(self.drop, train=train))
 
@@ -136,7 +133,6 @@ def make(
 
   Args:
     trunk: a recurrent encoder, see `trunk.Ends`.
-    vocab: of the source.
     second_vocab: of the target, with an end token, which ends each target.
     labelled: name of the part of the data that has translations.
     unlabelled: name of the part whose rows need none.
@@ -195,10 +191,7 @@ def prepare(root: Array, batch: Batch) -> Example:
 
 
 def loss(s: TranslateViewsSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Sum over views the mean over texts of -log p(w_t).
-
-  It is averaged over the tokens of each generated translation.
-  """
+  """Average -log p(w_t) over tokens, then texts; sum over views."""
   text, targets = example.inputs, example.targets
   settings = {'max_new': text['tokens'].shape[1], **s.search}
   settings |= {'rng': rng} if settings.get('method') == 'sample' else {}

@@ -196,11 +196,7 @@ def _parse_groups(
 def restrict(settings: Settings, groups: Groups | float, params: PyTree, *, trains: Sequence[str]) -> Settings:
   """Set the multiplier of every parameter that the task freezes to None.
 
-  Args:
-    settings: from `resolve`.
-    groups: the argument of `resolve`.
-    params: tree of arrays or of their shapes.
-    trains: `Task.trains`.
+  `settings` are those that `resolve` returns for `groups` and `params`, and `trains` is `Task.trains`.
 
   Raises:
     ConfigError: a pattern other than '.*' has a multiplier, and matches only frozen parameters.
@@ -342,16 +338,9 @@ def factors(settings: Settings, tree: PyTree, step: Array) -> PyTree:
 def table(
   params: PyTree, *, scale: Groups | float, decay: Groups | float, steps: int, trains: Sequence[str] = EVERYTHING
 ) -> str:
-  """Render a table of parameters, rate multipliers and weight decay by part.
+  """Render rates and weight decay by part; arguments as in `optim.make`.
 
   Neighbouring layers with equal values share a line.
-
-  Args:
-    params: tree of arrays or of their shapes.
-    scale: learning-rate multipliers, as for `optim.make`.
-    decay: weight decay, as for `optim.make`.
-    steps: horizon of the run.
-    trains: `Task.trains`.
   """
   scales = restrict(resolve(scale, params, steps=steps, what='scale'), scale, params, trains=trains)
   decays = resolve(decay, params, steps=steps, what='decay', words={'rate': Named('rate')})

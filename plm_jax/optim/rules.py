@@ -94,7 +94,6 @@ def lamb(
   The direction includes decay (You et al. 2020, algorithm 2).
 
   Args:
-    context: decay and groups.
     b1: decay of the first moment.
     b2: decay of the second moment.
     eps: added to the root of the second moment.
@@ -130,7 +129,6 @@ def adafactor(
   times direction, which is the same for a constant rate.
 
   Args:
-    context: decay and groups.
     b1: decay of the first moment; None for none (T5), PaLM 0.9.
     b2_power: second-moment decay 1 - t^-b2_power.
     eps: added to squared gradients.
@@ -156,7 +154,6 @@ def asgd(context: Context, *, start: NonNegativeInt | None = None, nonmonotone: 
   """SGD that is evaluated at the mean of its iterates (AWD-LSTM).
 
   Args:
-    context: decay and groups.
     start: first update of the mean; None waits until the metric of config.best stops improving (NT-ASGD).
     nonmonotone: NT-ASGD starts when a metric is worse than the best one up to this many evaluations ago; None is 5.
 

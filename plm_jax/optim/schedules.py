@@ -77,7 +77,6 @@ def inverse_sqrt(step: Array, *, steps: int, warmup: int, hold: Duration | None 
   10^-2 then 1 / sqrt(t) are rate 0.01 with hold 10,000 and no warmup; fairseq's rate * sqrt(w / t) is warmup w.
 
   Args:
-    step: number of updates made.
     steps: horizon.
     warmup: steps of linear warmup.
     hold: k; None is the warmup, or 10,000 without warmup.
@@ -122,7 +121,6 @@ def plateau(
   The reduction is a factor in the optimiser's state.
 
   Args:
-    step: number of updates made.
     steps: horizon.
     warmup: steps of linear warmup.
     patience: number of consecutive evaluations without improvement before the rate is reduced at the next one.
@@ -134,10 +132,7 @@ def plateau(
 
 
 def start_plateau() -> dict[str, Array]:
-  """Build the initial state of a plateau schedule.
-
-  It has the factor of the rate, the best metric, and the number of evaluations since.
-  """
+  """Build the initial plateau state: rate factor, best metric, evaluations since."""
   return {'factor': jnp.ones(()), 'best': jnp.full((), jnp.inf), 'waited': jnp.zeros((), jnp.int32)}
 
 
@@ -146,11 +141,7 @@ def observe_plateau(
 ) -> dict[str, Array]:
   """Update the state of a plateau schedule after an evaluation.
 
-  Args:
-    state: from `start_plateau` or this function.
-    metric: f32[], the validation metric; times -1 if larger is better.
-    patience: see `plateau`.
-    shrink: see `plateau`.
+  `metric` is f32[], the validation metric, times -1 if larger is better. See `plateau` for `patience` and `shrink`.
   """
   metric = jnp.asarray(metric, jnp.float32)
   better = metric < state['best']
@@ -169,14 +160,9 @@ SCHEDULES: tuple[Callable[..., Array], ...] = (
 
 
 def make(*, name: str, rate: float, steps: int, warmup: int | float = 0, **settings: Any) -> Schedule:
-  """Build a schedule: step -> learning rate f32[].
+  """Build a schedule of `SCHEDULES`: step -> learning rate f32[].
 
-  Args:
-    name: one of `SCHEDULES`.
-    rate: peak learning rate.
-    steps: horizon of the run.
-    warmup: steps of linear warmup; a float up to 1.0 is a fraction of `steps`.
-    **settings: the other keywords of the schedule.
+  `rate` is the peak, and a float `warmup` up to 1.0 is a fraction of `steps`. `settings` are its other keywords.
 
   Raises:
     ConfigError: an unknown name, a setting out of range, a warmup for a schedule without one.

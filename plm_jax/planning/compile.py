@@ -138,10 +138,7 @@ def whole_axes(run_parts: AbstractRun) -> list[str]:
 
 
 def hours(run_parts: AbstractRun, settings: Settings, topology: Topology) -> dict[str, Any]:
-  """Estimate the hours of the run from counted operations.
-
-  They are given per fraction of the peak, if the peak of the chip is known.
-  """
+  """Estimate hours by fraction of the peak, if known, from counted operations."""
   per_row = sizes.training_flops(run_parts.parts.task, run_parts.spec, run_parts.maker.abstract.params)
   per_step = per_row * settings['data']['batch_size']
   peak = flops.peak_flops(topology.chip.kind, settings['execution']['dtype'])

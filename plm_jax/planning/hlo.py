@@ -78,10 +78,7 @@ def read(text: str) -> Program:
 
 
 def runs(program: Program) -> collections.Counter[str]:
-  """Count the runs of each computation in a call of the program.
-
-  A loop of unknown length counts as one round.
-  """
+  """Count runs of each computation per call; open loops count one round."""
   counts: collections.Counter[str] = collections.Counter()
 
   def visit(name: str, times: int) -> None:

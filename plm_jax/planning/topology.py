@@ -95,10 +95,8 @@ def parse(name: str, *, slices: int = 1) -> Topology:
 
 
 def accelerator_type(topology: Topology) -> str:
-  """Return the accelerator type of a slice; '' if it has none.
-
-  v5e:4x4 is v5litepod-16. v4 and v5p count cores, two a chip.
-  """
+  """Return the accelerator type of a slice; '' if it has none."""
+  # v5e:4x4 is v5litepod-16; v4 and v5p count cores, two a chip
   chips = topology.devices // topology.chip.devices // topology.slices
   generation = topology.name.partition(':')[0]
   names = {'v4': f'v4-{2 * chips}', 'v5e': f'v5litepod-{chips}', 'v5p': f'v5p-{2 * chips}', 'v6e': f'v6e-{chips}'}

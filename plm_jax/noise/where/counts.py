@@ -37,10 +37,7 @@ def count_table(function: Callable[[int], float], length: int, dtype: type = np.
 
 
 def _bert_count(length: int, *, rate: float, max_count: Count | None) -> int:
-  """Compute min(max_count, max(1, round(rate * length))).
-
-  Python rounds halves to even (BERT's data script).
-  """
+  """Compute min(max_count, max(1, round(rate * length))); halves to even (BERT's script)."""
   count = max(1, round(rate * length)) if rate > 0 and length > 0 else 0
   return count if max_count is None else min(max_count, count)
 

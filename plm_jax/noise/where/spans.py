@@ -237,7 +237,6 @@ def _draw_lengths(
 
   Args:
     uniform: f32[l] in [0, 1).
-    runs: of the row.
     starts: bool[l], True where a unit begins.
     mean: of the Poisson distribution.
     budget: int32[l], units to cover in each run.
@@ -338,15 +337,12 @@ def growth(
   """Compute by how many tokens `poisson_spans` lengthens a text.
 
   Mean and variance, float64[2, length + 1], for texts of 0 to `length` tokens that are a unit each; longer units grow
-  less. Overlaps are counted as if the starts of spans were independent.
+  less. Overlaps are counted as if the starts of spans were independent. The settings are those of `poisson_spans`.
 
   # rate .3, 512 tokens   mean 3: 93 tokens fewer, with a standard deviation of 7   mean 1: 4 more, with one of 13
 
   Args:
     length: of the longest text.
-    rate: as in `poisson_spans`.
-    mean: as in `poisson_spans`.
-    units: as in `poisson_spans`.
     collapsed: each span becomes one token; otherwise spans keep their tokens.
   """
   budgets = np.array([round_up(rate, count) for count in range(length + 1)])

@@ -148,8 +148,6 @@ def _take_grams(key: Array, words: WordBounds, sizes: Array, budget: Array, *, m
   # chosen   0  0  1  1  1     starts 0 0 1 0 0
 
   Args:
-    key: of the order.
-    words: of the row.
     sizes: int32[l], n at the first token of each word, at most `most`.
     budget: int32[], tokens to take.
     most: the largest n.
