@@ -89,18 +89,11 @@ def sentences(
   rule: str = RULE,
   starts: np.ndarray | None = None,
 ) -> np.ndarray:
-  """Find the start of each sentence.
+  """Find the starts of sentences and the end, int64[sentences+1], ascending.
 
-  Args:
-    ids: [n], documents end to end.
-    offsets: int64[documents+1], start of each document.
-    vocab: vocabulary of the ids.
-    longest: most tokens of a sentence; longer ones are cut.
-    rule: a file of `sentences/`.
-    starts: of `by_text` for this rule.
-
-  Returns:
-    int64[sentences+1], ascending from 0 to n; a sentence begins wherever a document begins.
+  A sentence begins wherever the rule, a file of `sentences/`, finds one, and wherever a document begins. `ids` [n] are
+  documents end to end, `offsets` int64[documents+1] the start of each. Sentences of more than `longest` tokens are cut.
+  `starts` are those of `by_text` for this rule.
   """
   of_ids = getattr(rule_of(rule), 'of_ids', None)
   begun = [] if starts is None else [starts[starts < len(ids)]]
@@ -118,16 +111,8 @@ def cut(starts: np.ndarray, *, longest: int) -> np.ndarray:
 def check(rule: str, single: Callable[[str], tuple[int, int]], *, what: str, so: str, where: str, stop: bool) -> None:
   """Check that not everything is a single sentence, and warn of many.
 
-  Args:
-    rule: of the source.
-    single: rule -> the number of `what` of a single sentence, and their total number.
-    what: examples or documents.
-    so: the consequence, for messages.
-    where: the corpus.
-    stop: refuse the corpus if all are, instead of a warning.
-
-  Raises:
-    ValueError: all are, and `stop`.
+  `single` maps a rule to the number of `what` (examples or documents) of a single sentence, and their total number.
+  Messages name the corpus, `where`, and the consequence, `so`. Raises ValueError if all are, and `stop`.
   """
   alone, total = single(rule)
   if alone <= _MANY * total:

@@ -16,11 +16,9 @@ from plm_jax.data.rows import order
 
 @dataclasses.dataclass(frozen=True)
 class Members(order.Chosen):
-  """The examples of a batch.
+  """The examples of a batch: `members` int64[b] are their indices.
 
-  Attributes:
-    members: int64[b], indices of the examples.
-    bucket: index of the smallest shape that holds the longest example of the whole batch.
+  `bucket` is the index of the smallest shape that holds the longest example of the whole batch.
   """
 
   members: np.ndarray
@@ -28,14 +26,10 @@ class Members(order.Chosen):
 
 
 def batches(bucket: np.ndarray, row_ids: np.ndarray, *, share: order.Share, seed: int | None) -> order.Order[Members]:
-  """Order batches of examples of similar length.
+  """Order batches of examples of similar length, in epochs of whole batches.
 
-  An epoch is a whole number of batches.
-
-  Args:
-    bucket: int64[rows], index of the first shape that holds each example.
-    row_ids: int64[rows].
-    seed: seed of the order; None keeps the order of the data within each bucket.
+  `bucket` int64[rows] is the index of the first shape that holds each example. Without `seed` examples keep the order
+  of the data within each bucket.
   """
   rows, batch_size = len(bucket), share.batch_size
   steps = -(-rows // batch_size)
@@ -63,16 +57,11 @@ def batches(bucket: np.ndarray, row_ids: np.ndarray, *, share: order.Share, seed
 
 
 def plan_epoch(bucket: np.ndarray, *, batch_size: int, key: tuple[int, ...] | None) -> np.ndarray:
-  """Assign examples to the batches of an epoch.
+  """Assign examples to the batches of an epoch: int64[steps, batch_size].
 
-  Args:
-    bucket: int64[rows], index of the shortest bucket that holds each example.
-    batch_size: examples per batch.
-    key: key of the shuffle; None keeps the order of buckets, and of examples in each.
-
-  Returns:
-    int64[steps, batch_size], each example once. The rest of a bucket after its full batches begins the first batch of
-    the next longer bucket. Only the last batch may lack examples; these are -1.
+  Each example of `bucket` (int64[rows], the shortest bucket that holds it) occurs once. Without a key of the shuffle,
+  buckets and the examples in each keep their order. The rest of a bucket after its full batches begins the first batch
+  of the next longer bucket. Only the last batch may lack examples; these are -1.
   """
   rows = np.arange(len(bucket)) if key is None else order.permutation(len(bucket), *key, 1)
   rows = rows[np.argsort(bucket[rows], kind='stable')]

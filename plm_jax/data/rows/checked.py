@@ -31,9 +31,8 @@ class BadRows:
   def __init__(self, records: Records, on_bad_row: OnBadRow, *, every: bool = False):
     """Read nothing yet.
 
-    Args:
-      on_bad_row: 'stop' raises an error, 'skip' drops up to `MOST` of the rows, and counts and lists them.
-      every: every row needs an answer, as in a test set; the message then does not offer to skip.
+    `on_bad_row='skip'` drops up to `MOST` of the rows, and counts and lists them. With `every` each row needs an
+    answer, as in a test set, and the message does not offer to skip.
     """
     self.records = records
     self.every = every
@@ -41,14 +40,9 @@ class BadRows:
     self.found: dict[int, str] = {}
 
   def read(self, read: Callable[[int], T], rows: Iterable[int] | None = None) -> Good[T]:
-    """Call `read` with the index of each row.
+    """Call `read` with each row index; a ValueError marks an unusable row.
 
-    Args:
-      read: row index -> result; raises ValueError if the row cannot be used.
-      rows: indices of rows; None is all.
-
-    Raises:
-      ValueError: more bad rows than may be skipped, or than a message shows.
+    Raises ValueError for more bad rows than may be skipped, or than a message shows.
     """
     good: Good[T] = Good([], [])
     for index in range(len(self.records)) if rows is None else rows:

@@ -72,13 +72,8 @@ class ClassNames:
       counted: which words of a row have a class; None for all. Values of the others are no names.
       scheme: in which tags of entities are written; None leaves them, except IOB1.
     """
-    self.scheme = scheme
-    self.missing = missing
-    self.counted = counted
-    self.records = records
-    self.field = field
-    self.several = several
-    self.split = tags_in if several else split
+    self.records, self.field, self.several, self.missing = records, field, several, missing
+    self.split, self.counted, self.scheme = tags_in if several else split, counted, scheme
     self.listed = field in records.labels
     self._given = records.labels.get(field, ())
     self._names = self._given if scheme is None or not self._given else entity_tags.names_of(self._given, scheme)
@@ -107,13 +102,9 @@ class ClassNames:
     return self._names
 
   def numbers(self, tags: Sequence[Any], index: int) -> list[int]:
-    """Return the class indices of the words of a row, as `number`.
+    """Return the class indices of the words of a row, else -1.
 
-    -1 for a word without a class.
-
-    Raises:
-      ValueError: as `number`.
-      BadSplit: an entity begins with an I-X, and the list of names lacks B-X.
+    Raises ValueError as `number`, and BadSplit if an entity begins with an I-X, and the list of names lacks B-X.
     """
     if any(isinstance(tag, str) and tag for tag in tags):
       self._find()
@@ -135,16 +126,10 @@ class ClassNames:
     return [self.number(tag, index, least=-1) for tag in made]
 
   def number(self, value: Any, index: int, *, least: int = 0) -> int:
-    """Return the index of a class.
+    """Return the index of a class, or a number from `least` on.
 
-    Args:
-      value: value of the row.
-      index: index of the row, for the message.
-      least: the smallest index allowed.
-
-    Raises:
-      ValueError: neither a whole number from `least` on nor one of the names, or outside of the list of names.
-      BadSplit: labels.json names another field, which does not exist.
+    Raises ValueError for a value that is neither such a number nor a name, or is outside of the list of names, and
+    BadSplit if labels.json names another field, which does not exist. `index` is that of the row, for the message.
     """
     self._check_lists()
     if self.listed and as_written(value) is not value and as_written(value) in self._names:

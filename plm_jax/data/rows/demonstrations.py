@@ -38,7 +38,11 @@ def solved(text: Written, *, gap: str) -> str:
 
 
 class Sampler:
-  """Sampler of demonstrations."""
+  """Sampler of demonstrations from `records`; raises ValueError for fewer rows than demonstrations.
+
+  `gap` is the text between the inputs and the target of a demonstration. The examples are rows of `records`
+  (`same_split`), or of `asked` if that split may share rows with it. The rows `left_out` cannot be written.
+  """
 
   def __init__(
     self,
@@ -51,20 +55,6 @@ class Sampler:
     asked: Records | None = None,
     left_out: Collection[int] = (),
   ):
-    """Sample nothing yet.
-
-    Args:
-      shots: number and seed of the demonstrations.
-      form: text format of a row.
-      records: rows to sample from.
-      gap: text between the inputs and the target of a demonstration.
-      same_split: True if the examples are rows of `records`.
-      asked: rows of the examples, if they are another split that may share rows with `records`: slices of one split.
-      left_out: indices of rows that cannot be written, and are not sampled.
-
-    Raises:
-      ValueError: fewer rows than demonstrations.
-    """
     usable = len(records) - len(left_out)
     if usable < shots.count + same_split:
       raise ValueError(f'shots.count={shots.count}: {records.where} has only {usable} rows, reduce it')
@@ -80,9 +70,7 @@ class Sampler:
     texts = [shots.instruction] if shots.instruction else []
     tried = {*self.left_out, index} if self.same_split else {*self.left_out}
     own = None if self.asked is None else self.asked[index]
-    bits = np.random.Philox(
-      np.random.SeedSequence((shots.seed, draw, index))
-    )  # its bits are stable across numpy versions
+    bits = np.random.Philox(np.random.SeedSequence((shots.seed, draw, index)))  # stable across numpy versions
     needed = len(texts) + shots.count
     while len(texts) < needed:
       if len(tried) == len(self.records):

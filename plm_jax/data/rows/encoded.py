@@ -1,6 +1,6 @@
 """Written rows as tokens: inputs with a blank and demonstrations, targets, and options."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -119,9 +119,7 @@ class Tokenised(NamedTuple):
 def tokenised(records: Records, rows: WrittenRows, writer: Writer, *, draws: int) -> Tokenised:
   """Tokenise all rows, once for each sample of demonstrations."""
   dtype = np.uint16 if max(writer.vocab.size, writer.input_vocab.size) <= 2**16 else np.uint32
-  inputs: list[np.ndarray] = []
-  targets: list[np.ndarray] = []
-  options: list[np.ndarray] = []
+  inputs, targets, options = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
   compared: list[tuple[int, int]] = []
   cut = 0
 
@@ -129,7 +127,8 @@ def tokenised(records: Records, rows: WrittenRows, writer: Writer, *, draws: int
     return [np.array(ids, dtype) for ids in rows]
 
   for draw in range(draws):
-    for places in _chunks(len(rows.row_ids)):
+    for start in range(0, len(rows.row_ids), _CHUNK):
+      places = slice(start, start + _CHUNK)
       texts = [(int(index), written.again(records, int(index), writer.form)) for index in rows.row_ids[places]]
       read, shorter = read_ids(records, texts, writer, draw=draw)
       inputs += compact(read)
@@ -142,10 +141,6 @@ def tokenised(records: Records, rows: WrittenRows, writer: Writer, *, draws: int
       cut += int(shorter.sum())
   leads, characters = np.array(compared, np.int32).reshape(-1, 2).T
   return Tokenised(ragged(inputs), ragged(targets), ragged(options), leads, characters, cut)
-
-
-def _chunks(count: int) -> Iterator[slice]:
-  return (slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
 
 
 def ragged(rows: Sequence[np.ndarray]) -> Ragged:
@@ -200,10 +195,7 @@ def joined(parts: Sequence[Sequence[int]], writer: Writer) -> Ids:
 def fitted(records: Records, text: tuple[int, Written], before: list[str], writer: Writer) -> Ids:
   """Cut inputs that are too long, without special tokens.
 
-  See the module docstring of `text_to_text`.
-
-  Raises:
-    ValueError: the text around the fields alone is too long.
+  See the module docstring of `text_to_text`. Raises ValueError if the text around the fields alone is too long.
   """
   index, first = text
   room, form, vocab = writer.length - writer.inputs.size, writer.form, writer.input_vocab
@@ -233,16 +225,9 @@ def answer_ids(
 ) -> tuple[list[list[Ids]], np.ndarray]:
   """Tokenise the target and the options of each row.
 
-  A row without a right answer has no target, not even special tokens. Missing options are empty.
-
-  Args:
-    texts: written rows with their indices in the split.
-    answers: int64[rows], index of the right answer that is the target; -1 if unknown.
-    options: the most options of any row.
-    writer: settings.
-
-  Returns:
-    For each row the ids of its target and of its options, and which rows were too long, bool[rows].
+  A row without a right answer (-1 in `answers` int64[rows]) has no target, not even special tokens. Rows with fewer
+  than `options` options have empty ones. Returns for each row the ids of its target and of its options, and which rows
+  were too long, bool[rows].
   """
   rows = [
     [text.targets[answer] if answer >= 0 else '', *text.options]
@@ -274,15 +259,9 @@ def encode_after_gap(gap: str, texts: Sequence[str], *, vocab: Vocab) -> list[Id
 
 
 def compared_of(texts: Sequence[tuple[int, Written]], options: int, writer: Writer) -> list[tuple[int, int]]:
-  """Count the unscored first tokens and the scored characters of each option.
+  """Count unscored first tokens and scored characters of each option.
 
-  Args:
-    texts: written rows with their indices in the split.
-    options: the most options of any row.
-    writer: settings.
-
-  Returns:
-    (tokens, characters) of each option; (0, 0) for a missing one.
+  Each row has `options` options; a missing one counts (0, 0).
   """
   counts: list[tuple[int, int]] = []
   for _, text in texts:

@@ -1,7 +1,4 @@
-"""Labelled records: text fields, labels, and samples for few-shot runs.
-
-Shared by the files of `kinds/`.
-"""
+"""Labelled records: text fields, labels, and samples for few-shot runs; shared by the files of `kinds/`."""
 
 import dataclasses
 import logging
@@ -32,7 +29,6 @@ FIELDS = (
   ('sentence',),
   ('text',),
 )
-
 
 Words = Literal['spaces', 'script']
 Place = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
@@ -145,9 +141,6 @@ class Examples(NamedTuple):
   words: bool = False
 
 
-# Words ---------------------------------------------------------------------------------------------------------------
-
-
 def word_gap(vocab: Vocab) -> str:
   """Return ' ', or '' if the vocabulary adds and keeps spaces."""
   #           "1"    " 1"    "1 1"
@@ -166,16 +159,10 @@ def after_gap(given: Examples, vocab: Vocab) -> store.Texts:
   return ListedTexts(words, store.digest_of(given.texts.digest, 'words without a space before them'))
 
 
-# Fields and labels -------------------------------------------------------------------------------------------------
-
-
 def fields_of(records: Records, settings: ExampleSettings) -> tuple[str, ...]:
-  """Return the text fields: the configured ones, or known names.
+  """Return the configured text fields, or those with names of TFDS.
 
-  The known names are those of TFDS for single sentences and pairs.
-
-  Raises:
-    ValueError: a field or the label does not exist, or there are more or fewer prefixes than fields.
+  Raises ValueError if a field or the label does not exist, or there are more or fewer prefixes than fields.
   """
   fields = settings.fields or known(FIELDS, records.fields)
   if not fields:
@@ -208,19 +195,11 @@ def one_label(
   dtype: type,
   names: ClassNames | None = None,
 ) -> Examples:
-  """Read examples with one label each.
+  """Read examples with one label each, and drop rows without one.
 
-  Rows without a label are dropped, or kept with label -1 (`keep_unlabelled`).
-
-  Args:
-    settings: settings of the config.
-    kind: the name of the kind, for the digest.
-    label: (value of the row, row index) -> its label, None without one; raises a ValueError.
-    dtype: dtype of the labels.
-    names: names of the classes; None for real values.
-
-  Raises:
-    ValueError: a row without one of the fields, no row with a label, or a class with too few rows.
+  `keep_unlabelled` keeps those with label -1. `label` maps (value of the row, row index) to the label, None without
+  one. `names` are those of classes, None for real values. Raises ValueError for a row without one of the fields, no row
+  with a label, or a class with too few rows.
   """
   if settings.per_class is not None and names is None:
     raise ValueError(
@@ -263,9 +242,6 @@ def one_label(
   )
 
 
-# Rows --------------------------------------------------------------------------------------------------------------
-
-
 class LabelledRows(NamedTuple):
   """The usable rows of a split, with their labels."""
 
@@ -291,14 +267,9 @@ def read_rows(
 ) -> LabelledRows:
   """Read and check the text fields and the label of every row.
 
-  Args:
-    settings: settings of the config.
-    fields: text fields.
-    label: (value of the row, row index) -> its label; raises a ValueError.
-    numbered: returns True, after the last row, if labels are numbers of classes.
-
-  Raises:
-    ValueError: bad rows, unless `on_bad_row` skips them; or no row has a label.
+  `label` maps (value of the row, row index) to a label or raises a ValueError. `numbered` returns True, after the last
+  row, if labels are numbers of classes. Raises ValueError for bad rows that `on_bad_row` does not skip, or if no row
+  has a label.
   """
   bad = BadRows(records, settings.on_bad_row, every=settings.keep_unlabelled)
   needed = fields if settings.keep_unlabelled else (*fields, settings.label)
@@ -355,10 +326,7 @@ def digest_of(
   *added: Any,
   left_out: tuple[int, ...] = (),
 ) -> str:
-  """Compute the digest of the examples.
-
-  `added` are further values that change them; `left_out` as in `changes`.
-  """
+  """Compute the digest of the examples, with `added` values that change them."""
   missing = settings.missing if isinstance(settings.missing, str) else float(settings.missing)
   sample = settings.per_class, settings.sample_seed, missing
   return store.digest_of(records.digest, fields, settings.label, kind, *sample, *added, *changes(settings, left_out))
@@ -380,19 +348,9 @@ def in_memory(
 ) -> tuple[Records, Sequence[int]]:
   """Read the given fields of all rows into memory.
 
-  Data with more than `IN_MEMORY` rows is returned unchanged. Small sources are stored for later calls, because studies
-  sample from one source many times.
-
-  Args:
-    bad: collects the unreadable rows.
-    fields: fields that every row has.
-    optional: fields that rows may have.
-
-  Returns:
-    The rows, and the indices of the readable ones.
-
-  Raises:
-    ValueError: more unreadable rows than `bad` accepts.
+  Returns the rows, and the indices of the readable ones; `bad` collects the others. Data with more than `IN_MEMORY`
+  rows is returned unchanged. Small sources are stored for later calls, because studies sample from one source many
+  times.
   """
   every = range(len(records))
   if len(records) > IN_MEMORY:
@@ -415,19 +373,10 @@ def _of(records: Records, table: list[dict[str, Any]], fields: tuple[str, ...]) 
   return dataclasses.replace(records, fields=fields, pieces=((table, range(len(table))),))
 
 
-# Samples -----------------------------------------------------------------------------------------------------------
-
-
 def balanced(labels: np.ndarray, per_class: int, *, sample_seed: int, where: str = 'the data') -> np.ndarray:
-  """Sample `per_class` rows of each class.
+  """Sample `per_class` rows of each class: ascending indices, int64[n].
 
-  A larger sample contains the smaller ones.
-
-  Returns:
-    Their indices, int64[n], ascending.
-
-  Raises:
-    ValueError: a class has too few rows.
+  A larger sample contains the smaller ones. Raises ValueError for a class with too few rows.
   """
   sampled = []
   for value in np.unique(labels):

@@ -37,10 +37,9 @@ def joined(value: Any) -> str | None:
 
 
 class FieldTexts:
-  """The fields of rows, one after another; a list of strings is one text joined by spaces.
+  """The fields of rows int64[rows], one after another; a list of strings is one text joined by spaces.
 
-  Attributes:
-    digest: digest of their content.
+  `prefixes` are texts before each field, () for none. `write` maps the value of a field to its text.
   """
 
   def __init__(
@@ -53,19 +52,8 @@ class FieldTexts:
     prefixes: tuple[str, ...] = (),
     write: Callable[[Any], str | None] = text_of,
   ):
-    """Read nothing yet.
-
-    Args:
-      row_ids: int64[rows], the rows.
-      prefixes: text before each field; () for none.
-      write: value of a field -> its text.
-    """
-    self.records = records
-    self.fields = fields
-    self.row_ids = row_ids
-    self.digest = digest
-    self.prefixes = prefixes or ('',) * len(fields)
-    self.write = write
+    self.records, self.fields, self.row_ids, self.digest = records, fields, row_ids, digest
+    self.prefixes, self.write = prefixes or ('',) * len(fields), write
 
   def __len__(self) -> int:
     return len(self.row_ids) * len(self.fields)
@@ -76,11 +64,7 @@ class FieldTexts:
 
 
 class ListedTexts(list[str]):
-  """Texts in memory.
-
-  Attributes:
-    digest: digest of their content.
-  """
+  """Texts in memory, with the digest of their content."""
 
   def __init__(self, texts: Iterable[str], digest: str):
     super().__init__(texts)

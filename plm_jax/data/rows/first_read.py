@@ -12,10 +12,8 @@ class FirstRead:
   def __init__(self, count: int, check: Callable[[int], None], *, known: bool = False):
     """Check nothing yet.
 
-    Args:
-      count: number of blocks.
-      check: called once with the index of each block before it is used; called again if it raises.
-      known: True if all blocks have already been checked.
+    `check` is called once with the index of each of `count` blocks before it is used, and again if it raises. With
+    `known` all blocks have already been checked.
     """
     self._check = check
     self._checked = np.full(count, known)

@@ -94,21 +94,14 @@ def lay_out(
 ) -> Laid:
   """Tokenise the texts of the examples, and plan their sequences.
 
-  Args:
-    given: the examples.
-    layout: a file of `layouts/`.
-    vocab: token ids and special tokens.
-    length: tokens of the longest sequence.
-    least: tokens of the shortest sequence that a batch may have.
-    both_orders: also plan the fields in reverse order.
-    cache: folder of token stores, for data that is too large for memory.
-    characters: add the characters of each word.
-    windows: the most windows of a sequence whose longest field is read in windows; None cuts it.
-    stride: tokens from the beginning of one window to that of the next; None for windows side by side.
-    head_tokens: tokens that a field which is cut keeps of its beginning, the others of its end; None for all.
+  `layout` is a file of `layouts/`. Sequences have up to `length` tokens, in a batch at least `least`. `both_orders`
+  also plans the fields in reverse order. `characters` adds those of each word. `cache` is the folder of token stores,
+  for data that is too large for memory.
 
-  Raises:
-    ValueError: sequences that are too short for the special tokens, or one field but `both_orders`.
+  `windows` is the most windows of a sequence whose longest field is read in windows, `stride` tokens apart (None: side
+  by side); None cuts it. A field that is cut keeps `head_tokens` of its beginning, the others of its end; None for all.
+
+  Raises ValueError for sequences that are too short for the special tokens, or one field but `both_orders`.
   """
   columns, sequences = len(given.fields), len(given.row_ids) * given.sequences
   if both_orders and columns < 2:
@@ -117,10 +110,8 @@ def lay_out(
   specials = _count_specials(style.frames, columns, least=least)
   # 1. Tokenise.
   texts = examples.after_gap(given, vocab)
-  if len(given.row_ids) <= examples.IN_MEMORY:
-    tokens = store.in_memory(texts, vocab=vocab)
-  else:
-    tokens = store.on_disk(texts, vocab=vocab, cache=cache)
+  small = len(given.row_ids) <= examples.IN_MEMORY
+  tokens = store.in_memory(texts, vocab=vocab) if small else store.on_disk(texts, vocab=vocab, cache=cache)
   # 2. Cut the fields to fit.
   starts, ends, present = (values.reshape(sequences, columns) for values in _extents(given, tokens.offsets))
   exists = np.asarray(present.all(axis=1))  # [sequences]
@@ -132,7 +123,6 @@ def lay_out(
   # 3. Plan the sequences that exist.
   frame = np.tile(np.arange(columns, dtype=np.uint8), int(exists.sum()))
   edges = np.concatenate([[0], np.cumsum(exists)]) * columns
-
   orders = {'': slice(None)} | ({'swapped_': slice(None, None, -1)} if both_orders else {})
   pieces = {name: [values[exists][:, order].ravel() for values in (starts, counts)] for name, order in orders.items()}
   plans = {name: packing.Plan(own[0], own[1], frame, edges) for name, own in pieces.items()}
@@ -174,10 +164,8 @@ def _windowed(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
   """Cut the longest field of each sequence into windows.
 
-  The last window ends with the field, and is as long as the others. Other fields are the same in every window.
-
-  Returns:
-    Starts, counts and existence of the windows, [sequences*windows, ...], and True for a sequence that lost tokens.
+  The last window ends with the field, and is as long as the others. Other fields are the same in every window. Returns
+  starts, counts and existence of the windows, [sequences*windows, ...], and True for a sequence that lost tokens.
   """
   # field a b c d e f g, room 3, stride None:   a b c | d e f | e f g
   field = sizes.argmax(axis=1)[:, None]  # [sequences, 1]
@@ -188,21 +176,14 @@ def _windowed(
   is_field = (np.arange(sizes.shape[1]) == field)[:, None]  # [sequences, 1, fields]
   offsets = np.minimum(index * step, size - room)[..., None] * is_field
   lost = (needed > windows)[:, 0] | ((counts < sizes) & ~is_field[:, 0]).any(axis=1)
-  columns = sizes.shape[1]
-  all_counts = np.repeat(counts, windows, axis=0)
-  starts = (starts[:, None] + offsets).reshape(-1, columns)
-  return starts, all_counts, (exists[:, None] & (index < needed)).ravel(), lost
+  starts = (starts[:, None] + offsets).reshape(-1, sizes.shape[1])
+  return starts, np.repeat(counts, windows, axis=0), (exists[:, None] & (index < needed)).ravel(), lost
 
 
 def _extents(given: Examples, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Return the bounds of each field, and whether it exists.
+  """Return bounds of each field, and whether it exists, [rows*sequences*fields] each.
 
-  Args:
-    given: the examples.
-    offsets: int64[texts+1], first token of each text.
-
-  Returns:
-    First token int64, end int64, and bool, [rows*sequences*fields] each.
+  `offsets` int64[texts+1] are the first tokens of texts. The bounds are int64.
   """
   if given.shared is None:
     edges = offsets[given.edges]
@@ -213,16 +194,10 @@ def _extents(given: Examples, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def fit(sizes: np.ndarray, *, room: int) -> np.ndarray:
-  """Truncate the longest field first, one token at a time.
+  """Truncate the longest field first, token by token, as BERT's code.
 
-  As in BERT's released code.
-
-  Args:
-    sizes: int64[rows, fields].
-    room: tokens that a sequence has for its fields.
-
-  Returns:
-    int64[rows, fields], tokens kept of each field. Among fields of equal length, the earlier ones keep the rest.
+  Returns the tokens kept of each field, int64[rows, fields], at most `room` per row. Among fields of equal length, the
+  earlier ones keep the rest.
   """
   low, high = np.zeros(len(sizes), np.int64), np.full(len(sizes), room)
   # 1. Binary search of the largest length for all fields that fits.

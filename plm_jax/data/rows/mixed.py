@@ -81,15 +81,8 @@ class Mixed:
 class ByRow(Mixed):
   """Batches whose examples are sampled one by one; the parts are sources of single examples with the same keys.
 
-  Examples may differ in their number of options and in the length of targets and options; smaller ones are padded.
-
-  Attributes:
-    share: part of each batch that this host reads.
-    pad_id: id of padding.
-    spec: see `Source`.
-
-  Raises:
-    ValueError: the parts have different keys or other shapes.
+  Examples may differ in their number of options and in the length of targets and options; smaller ones are padded with
+  `pad_id`. Raises ValueError if the parts have different keys or other shapes.
   """
 
   def __init__(self, parts: Mapping[str, Source], *, per_round: np.ndarray, seed: int, pad_id: int, share: order.Share):
@@ -134,12 +127,7 @@ class ByRow(Mixed):
 class ByStep(Mixed):
   """Batches of one part each, with the keys of all parts, as long as the longest part.
 
-  Attributes:
-    pad_id: id of padding.
-    spec: see `Source`.
-
-  Raises:
-    ValueError: a key has other axes in other parts.
+  Raises ValueError if a key has other axes in other parts.
   """
 
   def __init__(
@@ -168,10 +156,7 @@ class ByStep(Mixed):
 
 
 def filled(batch: order.Batch, spec: Mapping[str, jax.ShapeDtypeStruct], *, pad_id: int) -> order.Batch:
-  """Pad a batch to a spec, and add missing keys.
-
-  Missing tokens are `pad_id`; other fillers are those of `BATCH`.
-  """
+  """Pad a batch to a spec with `pad_id` or fillers of `BATCH`."""
   padded = {}
   for key, leaf in spec.items():
     given, shape = batch.get(key), (len(batch['row_id']), *leaf.shape[1:])
@@ -188,10 +173,7 @@ def union(specs: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]) -> dict[str, 
   """Return the keys of all parts with the largest shapes.
 
   A key that is an integer in some parts only is float32. Axes of one letter have one size in all keys, because tasks
-  compare them token by token.
-
-  Raises:
-    ValueError: a key has other axes in other parts.
+  compare them token by token. Raises ValueError if a key has other axes in other parts.
   """
   sizes: dict[str, int] = {}
   leaves: dict[str, jax.ShapeDtypeStruct] = {}
@@ -208,10 +190,8 @@ def union(specs: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]) -> dict[str, 
       for axis, size in zip(_axes(key, leaf), leaf.shape, strict=True):
         sizes[axis] = max(size, sizes.get(axis, 0))
   leaves['part'] = jax.ShapeDtypeStruct(leaves['row_id'].shape, np.dtype(np.int32))
-  return {
-    key: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in _axes(key, leaf)), leaf.dtype)
-    for key, leaf in leaves.items()
-  }
+  shapes = {key: tuple(sizes[axis] for axis in _axes(key, leaf)) for key, leaf in leaves.items()}
+  return {key: jax.ShapeDtypeStruct(shapes[key], leaf.dtype) for key, leaf in leaves.items()}
 
 
 def _axes(key: str, leaf: jax.ShapeDtypeStruct) -> str:

@@ -82,17 +82,10 @@ class Share(NamedTuple):
 
 
 def share(batch_size: int, *, host: int, hosts: int) -> Share:
-  """Compute the part of each batch that a host reads.
+  """Compute the part of each batch that process `host` of `hosts` reads.
 
-  The parts of all hosts, concatenated in order, are the batch of a single host.
-
-  Args:
-    batch_size: rows per step over all hosts.
-    host: index of this process.
-    hosts: number of processes.
-
-  Raises:
-    ValueError: the batch cannot be divided, or the host does not exist.
+  The parts of all hosts, concatenated in order, are the batch of a single host. Raises ValueError if the batch cannot
+  be divided, or the host does not exist.
   """
   if batch_size < 1 or batch_size % hosts:
     raise ValueError(f'batch_size={batch_size} is not divisible by hosts={hosts}: choose a multiple of {hosts}.')
@@ -173,12 +166,7 @@ def shuffled(rows: int, share: Share, *, seed: int, shuffle: bool = True) -> Ord
   """Order every row once per epoch, in a new order per epoch.
 
   Epochs follow each other without a gap: a batch of training may contain the end of one and the beginning of the next.
-  `once` fills the last batch.
-
-  Args:
-    rows: rows per epoch.
-    seed: seed of the order.
-    shuffle: False keeps the order of the source in every epoch.
+  `once` fills the last batch. shuffle=False keeps the order of the source in every epoch.
   """
 
   def train(step: int, places: np.ndarray) -> Chosen:
@@ -199,16 +187,11 @@ def _epoch_seed(seed: int, epoch: int) -> int:
 
 
 def rows_at(positions: np.ndarray, *, rows: int, seed: int, shuffle: bool = True) -> tuple[np.ndarray, np.ndarray]:
-  """Return the rows at positions of the endless sequence, and their epochs.
+  """Return rows and epochs at positions of the endless sequence, int64[n] each.
 
-  Args:
-    positions: int64[n], counted from step 0.
-    rows: rows per epoch; each occurs exactly once in every run of `rows` positions that starts at a multiple of it.
-    seed: seed of the order; every epoch has its own permutation.
-    shuffle: False keeps the order of the source.
-
-  Returns:
-    rows int64[n] and epochs int64[n].
+  `positions` int64[n] count from step 0. Each of the `rows` rows of an epoch occurs exactly once in every run of `rows`
+  positions that starts at a multiple of it. Every epoch has its own permutation; shuffle=False keeps the order of the
+  source.
   """
   epochs, indices = np.divmod(positions, rows)
   if not shuffle:
@@ -221,9 +204,6 @@ def rows_at(positions: np.ndarray, *, rows: int, seed: int, shuffle: bool = True
 
 
 def iterate(batch_at: Callable[[int], Batch], start: int, stop: int = _ENDLESS) -> Iterator[Batch]:
-  """Yield `batch_at(start)`, `batch_at(start + 1)`, ... in order.
-
-  Grain's threads prepare batches ahead.
-  """
+  """Yield `batch_at(start)`, `batch_at(start + 1)`, ...; Grain's threads prepare ahead."""
   steps = grain.MapDataset.range(start, stop).map(batch_at)
   return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=_THREADS, prefetch_buffer_size=_AHEAD)))

@@ -52,19 +52,12 @@ def assemble(
   pad: int,
   gaps: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Assemble sequences.
+  """Assemble rows `chosen` int64[b] of a plan.
 
-  Args:
-    plan: plan of the layout.
-    ids: [n], the token store, in a form with `take`.
-    chosen: int64[b], rows of the plan.
-    frames: special ids of each index in `plan.frame`.
-    length: tokens per sequence; no row of the plan may need more.
-    pad: id of padding.
-    gaps: int64[p, 2] of all pieces of the plan: tokens before a gap, and tokens that are skipped there; None for none.
+  `frames` has the special ids of each index in `plan.frame`. No row may need more than `length` tokens. `gaps`,
+  int64[p, 2] for all pieces of the plan, are the tokens before a gap and those that are skipped there; None for none.
 
-  Returns:
-    tokens int32[b, length], and the index from 1 of the piece of each token, int32[b, length]; 0 is padding.
+  Returns tokens int32[b, length], and the index from 1 of the piece of each token, int32[b, length]; 0 is padding.
   """
   ahead = np.array([len(before) for before, _ in frames])
   around = np.array([len(before) + len(after) for before, after in frames])
@@ -162,14 +155,8 @@ def full(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
 def whole_one_per_row(*, sentences: np.ndarray, heads: np.ndarray, length: int, before: int, after: int) -> Plan:
   """Cut as `one_per_row`, but between sentences.
 
-  Each piece is as many whole sentences of a document as fit.
-
-  Args:
-    sentences: int64[sentences+1], start of each sentence; none is longer than the room of a row.
-    heads: int64[d+1], first sentence of each of the d non-empty documents.
-    length: tokens per row.
-    before: number of special tokens before a piece.
-    after: number of special tokens after a piece.
+  Each piece is as many whole sentences of a document as fit. `sentences` int64[sentences+1] are their starts; none is
+  longer than the room of a row. `heads` int64[d+1] is the first sentence of each of the d non-empty documents.
   """
   end = np.repeat(heads[1:], np.diff(heads))  # [sentences], the sentence after the last one of its document
   fits = np.searchsorted(sentences, sentences[:-1] + length - before - after, side='right') - 1
@@ -204,16 +191,10 @@ def whole_full(*, sentences: np.ndarray, heads: np.ndarray, length: int, before:
 def best_fit(sizes: np.ndarray, *, length: int) -> tuple[np.ndarray, np.ndarray]:
   """Pack pieces, longest first, each into the fullest row with room.
 
-  Works on the histogram of sizes, so its cost hardly depends on the number of pieces (Krell et al. 2021, "Efficient
-  sequence packing without cross-contamination"). Pieces keep their order within a row, and rows the order of their
-  first piece.
-
-  Args:
-    sizes: int[p], each in 1..length.
-    length: tokens per row.
-
-  Returns:
-    pieces int64[p], every piece once, and rows int64[r+1]: row i holds `pieces[rows[i]:rows[i+1]]`.
+  Works on the histogram of `sizes` int[p], each in 1..length, so its cost hardly depends on the number of pieces (Krell
+  et al. 2021, "Efficient sequence packing without cross-contamination"). Returns pieces int64[p], every piece once, and
+  rows int64[r+1]: row i holds `pieces[rows[i]:rows[i+1]]`. Pieces keep their order within a row, and rows the order of
+  their first piece.
   """
   # 1. Groups of equal rows, by their room: (number of rows, sizes of the pieces in each).
   open_rows: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in range(length + 1)]
@@ -283,9 +264,7 @@ def _cut_joined(
   """Cut joined documents at their edges and into rows of `length` tokens.
 
   A row begins `stride` tokens after the one before it (None: `length`); the last one is the first to reach the end.
-
-  Returns:
-    The document of each piece, its low and high end in the document, and the first piece of each row.
+  Returns the document of each piece, its low and high end in the document, and the first piece of each row.
   """
   stride = stride or length
   begins = np.arange(0, max(joined[-1] - length, 0) + stride, stride)[: joined[-1]]

@@ -23,8 +23,7 @@ from plm_jax.data.rows.order import Batch
 log = logging.getLogger(__name__)
 
 STRIDE, QUESTION_LENGTH = 128, 64  # as in BERT's released code
-# values of `context` in a batch
-ELSEWHERE, SHOWN, MAXIMUM, NO_ANSWER = range(4)
+ELSEWHERE, SHOWN, MAXIMUM, NO_ANSWER = range(4)  # values of `context` in a batch
 
 
 class Texts(NamedTuple):
@@ -59,20 +58,11 @@ def lay_out(
 ) -> tuple[Examples, Laid]:
   """Tokenise questions and texts, and cut the texts into windows.
 
-  Args:
-    given: the questions, with `windows`.
-    layout: a file of `layouts/`.
-    vocab: token ids, the characters of each, and special tokens.
-    length: tokens of the longest sequence.
-    stride: tokens from the beginning of one window to that of the next; None is `STRIDE`.
-    question_length: tokens of the longest question; longer ones lose their end. None is `QUESTION_LENGTH`.
-    characters: add the characters of each word.
+  `layout` is a file of `layouts/`. Windows begin `stride` tokens apart (None is `STRIDE`). Questions of more than
+  `question_length` tokens (None is `QUESTION_LENGTH`) lose their end. `characters` adds those of each word.
 
-  Returns:
-    The windows as examples, and their sequences.
-
-  Raises:
-    ValueError: sequences that are too short for a question and a token of the text.
+  Returns the windows as examples, and their sequences of up to `length` tokens. Raises ValueError if these are too
+  short for a question and a token of the text.
   """
   stride, question_length = stride or STRIDE, question_length or QUESTION_LENGTH
   style = layout.make(vocab=vocab, fields=2)
@@ -94,10 +84,8 @@ def lay_out(
   # 2. Cut into windows, and plan one sequence for each.
   windows = _windows(texts, question, style, side=side)
   starts, counts = (np.zeros((len(windows.row), 2), np.int64) for _ in range(2))
-  starts[:, 1 - side], starts[:, side] = (
-    tokens.offsets[questions[windows.row]],
-    texts.starts[windows.row] + windows.start,
-  )
+  starts[:, 1 - side] = tokens.offsets[questions[windows.row]]
+  starts[:, side] = texts.starts[windows.row] + windows.start
   counts[:, 1 - side], counts[:, side] = question[windows.row], windows.size
   frame = np.tile(np.arange(2, dtype=np.uint8), len(windows.row))
   laid = Laid(
@@ -118,14 +106,7 @@ def lay_out(
 
 
 def _windows(texts: Texts, question: np.ndarray, style: Any, *, side: int) -> Windows:
-  """Cut all texts into windows.
-
-  Args:
-    texts: the texts.
-    question: int64[rows], tokens of each question.
-    style: the layout of two fields.
-    side: index of the field of the text.
-  """
+  """Cut all texts into windows, after questions of int64[rows] tokens."""
   each = 1 + -(-np.maximum(texts.sizes - texts.room, 0) // texts.step)  # [rows]
   row = np.repeat(np.arange(len(each)), each)
   index = np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each)
@@ -141,11 +122,7 @@ def _windows(texts: Texts, question: np.ndarray, style: Any, *, side: int) -> Wi
 def _as_rows(given: Examples, texts: Texts, windows: Windows, characters: np.ndarray) -> Examples:
   """Turn the windows into examples.
 
-  Args:
-    given: the questions.
-    texts: their texts.
-    windows: windows of the texts.
-    characters: int32[tokens, 2], the characters [start, end) that each token of all texts covers.
+  `characters` int32[tokens, 2] are the characters [start, end) that each token of all texts covers.
   """
   assert given.windows is not None and given.record is not None
   first, last = _answers(given.windows.answers, texts, characters)
@@ -176,15 +153,9 @@ def _as_rows(given: Examples, texts: Texts, windows: Windows, characters: np.nda
 
 
 def _answers(answers: np.ndarray, texts: Texts, characters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Find the first and the last token of each answer.
+  """Find the first and last token of each answer, int64[rows], else -1.
 
-  Args:
-    answers: int64[rows, 2], characters [start, end), -1 for none.
-    texts: the texts as tokens.
-    characters: int32[tokens, 2] of each token.
-
-  Returns:
-    Positions in the text, int64[rows] each; -1 without an answer.
+  `answers` int64[rows, 2] are characters [start, end), -1 for none; `characters` int32[tokens, 2] those of each token.
   """
   # characters of the tokens (0, 3) (3, 7) (7, 9), answer 4 to 8   ->   tokens 1 to 2, the smallest run with the answer
   tokens = np.full((len(answers), 2), -1, np.int64)

@@ -18,12 +18,8 @@ APART = ('Kamenev and Zinoviev', 'Kamenev, Zinoviev, and Stalin')
 def marked(row: Row, **marks: str) -> str:
   """Write a mark before and after spans of a text.
 
-  Args:
-    row: row with 'text', and for each span 'span1' or 'span2' its words '<span>_text' and its index '<span>_index'.
-    **marks: span -> its mark, with its spaces.
-
-  Raises:
-    ValueError: a span is not at its index.
+  A row has 'text', and for each span 'span1' or 'span2' its words '<span>_text' and its index '<span>_index'. `marks`
+  have their spaces. Raises ValueError if a span is not at its index.
   """
   text = written.text_of(row, 'text')
   words = {span: written.text_of(row, f'{span}_text') for span in marks}
@@ -38,20 +34,11 @@ def marked(row: Row, **marks: str) -> str:
 
 
 def place(text: str, words: str, index: int, span: str) -> tuple[int, int]:
-  """Locate words at a word of a text, or one word away.
+  """Locate words at word `index` from 0, or one word away.
 
-  Args:
-    text: words with spaces between them.
-    words: the words. Case is ignored; in the text a quotation mark may precede them, and a final full stop or line feed
-      may be missing.
-    index: index of a word, from 0.
-    span: name of the span, for messages.
-
-  Returns:
-    Characters [start, end).
-
-  Raises:
-    ValueError: they begin at none of these words.
+  Case is ignored; in the text a quotation mark may precede the words, and a final full stop or line feed may be
+  missing. Returns characters [start, end). Raises ValueError, with the name of the span, if they begin at none of these
+  words.
   """
   text_words = list(re.finditer(r'\S+', text))
   spelt = r'\s+'.join(map(re.escape, words.rstrip('. \n').split()))

@@ -74,10 +74,9 @@ def identity(name: str) -> tuple[str, str]:
 
 
 def words(text: str, name: str) -> np.ndarray:
-  """Mark the characters before which a word may begin, bool[len(text) + 1].
+  """Mark characters before which a word may begin, bool[len(text) + 1].
 
-  Raises:
-    ConfigError: the segmenter does not exist, or its words are not those of the text.
+  Raises ConfigError if the segmenter does not exist, or its words are not those of the text.
   """
   begins, at = np.ones(len(text) + 1, bool), 0
   for word in segmenter(name)(text):

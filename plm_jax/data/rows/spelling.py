@@ -55,15 +55,7 @@ class SpeltIds(NamedTuple):
 def spell(tokens: store.Tokens, texts: store.Texts, *, vocab: Vocab) -> SpeltIds:
   """Find the unknown words of texts, and their characters.
 
-  The result is stored next to a store on disk.
-
-  Args:
-    tokens: tokens of the texts.
-    texts: the texts.
-    vocab: vocabulary of the tokens.
-
-  Raises:
-    ValueError: as `chars.table`.
+  The result is stored next to a store on disk. Raises ValueError as `chars.table`.
   """
   own_spelling = chars.table(vocab).astype(np.uint16)
   if vocab.unk_id is None:

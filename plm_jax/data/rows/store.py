@@ -70,14 +70,8 @@ class Ids:
   """
 
   def __init__(self, ids: np.ndarray, blocks: Sequence[Block], check: Callable[[Block], None]):
-    """Check nothing yet.
-
-    Args:
-      ids: a memory map of the file.
-      blocks: blocks of the store.
-      check: called once with each block before it is used.
-    """
-    self._ids = ids
+    """Check nothing yet: `check` is called with each block before use."""
+    self._ids = ids  # a memory map of the file
     self._blocks = [block for block in blocks if block.tokens]
     self._starts = np.array([block.first_token for block in self._blocks])
     self._first = FirstRead(len(self._blocks), lambda number: check(self._blocks[number]))
@@ -140,11 +134,9 @@ def with_characters(texts: Texts, *, vocab: Vocab) -> tuple[Tokens, np.ndarray]:
 def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
   """Open the store of these texts; complete or repair it first.
 
-  Safe to call from many processes, and from hosts that share `cache`, at once: one writes, the others wait.
-
-  Raises:
-    ConfigError: the cache is not writable.
-    RunError: a damaged block cannot be restored, because the text now gives other tokens.
+  Safe to call from many processes, and from hosts that share `cache`, at once: one writes, the others wait. Raises
+  ConfigError if the cache is not writable, and RunError if a damaged block cannot be restored, because the text now
+  gives other tokens.
   """
   digest = _digest(texts, vocab)
   folder = files.local_path(cache, what='data.cache') / 'tokens' / digest
@@ -273,10 +265,8 @@ def _is_intact(folder: Path, block: Block, vocab: Vocab, *, ids: bool = True) ->
 def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> tuple[bool, bool]:
   """Compare sizes and checksums with the manifest, and repair damage.
 
-  Returns:
-    True if the store is large, so that the checksums of its ids are compared later; True if nothing was damaged.
-
-  Raises ChangedTokens if a block cannot be repaired.
+  Returns True if the store is large, so that the checksums of its ids are compared later, and True if nothing was
+  damaged. Raises ChangedTokens if a block cannot be repaired.
   """
   documents, tokens = _extent(blocks)
   expected = {'tokens.bin': tokens * _dtype(vocab).itemsize, 'lengths.bin': documents * _LENGTH.itemsize}

@@ -129,10 +129,8 @@ def known_texts(row: Row, field: str) -> tuple[str, ...]:
 def filled(template: str, row: Row) -> str:
   """Fill a template with the fields of a row; `BLANK` becomes `MARK`.
 
-  A field may hold text, a number, or a list of texts, which is joined by spaces.
-
-  Raises:
-    ValueError: the row lacks a field.
+  A field may hold text, a number, or a list of texts, which is joined by spaces. Raises ValueError if the row lacks a
+  field.
   """
 
   def text(match: re.Match[str]) -> str:
@@ -147,10 +145,8 @@ def filled(template: str, row: Row) -> str:
 def each_filled(template: str, row: Row, *, spelt: bool = False) -> tuple[str, ...]:
   """Fill a template; return a text for each entry of a list.
 
-  That is, if the template is one field. None in such a field gives no text.
-
-  Args:
-    spelt: read the list that a text spells, in the cell of a table.
+  That is, if the template is one field. None in such a field gives no text. `spelt` reads the list that a text spells,
+  in the cell of a table.
   """
   alone = _FIELD.fullmatch(template)
   if not alone or isinstance(value := value_of(row, alone[1]), (int, float) if spelt else (int, float, str)):
@@ -159,24 +155,14 @@ def each_filled(template: str, row: Row, *, spelt: bool = False) -> tuple[str, .
 
 
 def label_of(row: Row, field: str, options: Sequence[str], *, names: Sequence[str] = ()) -> int:
-  """Return the index of the right option.
+  """Return the index of the right option; -1 if unknown.
 
-  The field holds the index, the truth, or a name.
-
-  Args:
-    row: the row. A field that is missing, None or -1 means that the answer is unknown.
-    field: field with the label.
-    options: the options; their number bounds the label.
-    names: names of the labels, if a field holds a name; the options themselves by default.
-
-  Raises:
-    ValueError: the field holds no index of an option and no name.
+  The field holds the index, the truth, or one of `names` (by default the options). It is unknown if it is missing, None
+  or -1. Raises ValueError if it holds no index of an option and no name.
   """
   value, texts = row.get(field), list(names or options)
   spelling = as_written(value)
-  if (
-    isinstance(value, int | float) and isinstance(spelling, str) and spelling in texts
-  ):  # a cell of a table may be a text
+  if isinstance(value, int | float) and isinstance(spelling, str) and spelling in texts:  # a cell may be a text
     index = texts.index(spelling)
     if not names and 0 <= value < len(options) and value != index:
       raise ValueError(
@@ -199,14 +185,7 @@ def label_of(row: Row, field: str, options: Sequence[str], *, names: Sequence[st
 def shortened(row: Row, fields: Sequence[str], *, excess: int, tokens: Callable[[str], int]) -> Row:
   """Remove about `excess` tokens from the end of the longest field.
 
-  Args:
-    row: row with nested fields.
-    fields: fields that may be shortened.
-    excess: excess tokens, at least 1.
-    tokens: text -> its number of tokens.
-
-  Raises:
-    ValueError: no field has a character left.
+  `tokens` counts the tokens of a text. Raises ValueError if no field has a character left.
   """
   texts = {name: text for name in fields if (text := _text_in(row, name))}
   if not texts:
@@ -260,14 +239,8 @@ def find_rows(
 ) -> WrittenRows:
   """Write every row once, and select those with an answer.
 
-  Args:
-    form: text format of a row.
-    per_target: one row for each right answer.
-    keep_unlabelled: keep rows without a right answer.
-    on_bad_row: handling of rows that cannot be written, see `BadRows`.
-
-  Raises:
-    ValueError: a row that cannot be written, none with a right answer, or one with too many options.
+  `per_target` gives one row for each right answer; `keep_unlabelled` keeps rows without one. Raises ValueError for a
+  row that cannot be written (see `BadRows`), none with a right answer, or one with too many options.
   """
 
   def read(index: int) -> tuple[int, int, int] | None:
@@ -298,9 +271,5 @@ def find_rows(
 def find_bad_rows(records: Records, form: Form, on_bad_row: OnBadRow) -> tuple[int, ...]:
   """Return indices of unwritable rows; arguments and errors as `find_rows`."""
   bad = BadRows(records, on_bad_row)
-
-  def read(index: int) -> None:
-    write(records, index, form)
-
-  bad.read(read)
+  bad.read(lambda index: write(records, index, form))
   return bad.report()

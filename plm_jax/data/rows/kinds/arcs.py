@@ -23,8 +23,7 @@ from plm_jax.data.rows.kinds import words
 GIVES = ('labels', 'heads')
 SPACED = True  # each word is tokenised by itself, with a space before it
 TEXTS = 1  # number of fields with text; the second field, the heads, is predicted
-# settings of a smoke test (`file.py:quick`)
-QUICK = dict(path='pydocs/parameters', fields=('tokens', 'heads'), label='tags')
+QUICK = dict(path='pydocs/parameters', fields=('tokens', 'heads'), label='tags')  # of a smoke test (`file.py:quick`)
 UNKNOWN = -2  # in `heads`: the head of the word is unknown, or was cut off
 _NONE = ('_', 'None', None, -1, '-1')
 
@@ -53,15 +52,9 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
 def heads_of(value: Any, count: int, *, where: str) -> list[int]:
   """Return the position of each word's head in its row.
 
-  The root has its own position, and a word outside of the tree -1.
-
-  Args:
-    value: value of the row: `count` numbers, which may be written as 1.0, or texts of numbers.
-    count: number of words.
-    where: prefix of messages.
-
-  Raises:
-    ValueError: the value has another form, an index of no word, or the index of the word itself.
+  The root has its own position, and a word outside of the tree -1. `value` holds `count` numbers, which may be written
+  as 1.0, or texts of numbers. Raises ValueError, after `where`, for another form, an index of no word, or the index of
+  the word itself.
   """
   # 2 _ 0 2   the tree has the words at 0, 2 and 3, which are 1, 2 and 3 in it   ->   2 -1 2 2
   values = one_by_one(value)
@@ -86,14 +79,9 @@ def heads_of(value: Any, count: int, *, where: str) -> list[int]:
 def _add(labels: np.ndarray, offsets: np.ndarray, place: examples.Place, *, others: np.ndarray) -> examples.Added:
   """Return the function that adds `labels` and `heads` to a batch.
 
-  `labels` int32[b, width] are those of `words`; `heads` the position of each head's first token in the sequence.
-
-  Args:
-    labels: int32[words].
-    offsets: int64[words+1], word i is tokens `offsets[i]:offsets[i+1]`.
-    place: places values of tokens at the positions of the tokens in a batch.
-    others: int64[words], the head of each word among all words of all rows; -1 for a word outside of the tree,
-      `UNKNOWN` for a word of a row without heads.
+  `labels` int32[b, width] are those of `words`; `heads` the position of each head's first token in the sequence. Word i
+  has the tokens `offsets[i]:offsets[i+1]`. `others` int64[words] is the head of each word among all words of all rows:
+  -1 outside of the tree, `UNKNOWN` in a row without heads.
   """
   relations = words.first_pieces(labels, offsets)
   # 1. At the first token of each word of all texts: the first token of its head.

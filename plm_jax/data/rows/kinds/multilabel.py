@@ -29,8 +29,7 @@ from plm_jax.data.rows.field_texts import FieldTexts
 log = logging.getLogger(__name__)
 
 GIVES = ('classes',)
-# settings of a smoke test (`file.py:quick`): the tags of a line of parameters
-QUICK = dict(path='pydocs/parameters', fields=('tokens',), label='tags')
+QUICK = dict(path='pydocs/parameters', fields=('tokens',), label='tags')  # settings of a smoke test (`file.py:quick`)
 _COLUMNS = re.compile(r'\{([^{}]+\|[^{}]+)\}')
 _MARKS = ';|,\t'  # may separate classes in a cell
 _FLAGS = {'0': 0, '0.0': 0, 'false': 0, '1': 1, '1.0': 1, 'true': 1}
@@ -142,9 +141,6 @@ class _Reader:
     return width > 0
 
 
-# Columns -------------------------------------------------------------------------------------------------------------
-
-
 def flag_columns(records: Records, others: Collection[str] = ()) -> tuple[str, ...]:
   """Return the fields of 0 and 1; () for fewer than two."""
   rows = list(records.readable(examples.LOOKED_AT))
@@ -177,10 +173,5 @@ def _joined(records: Records, columns: tuple[str, ...], settings: examples.Examp
   if missing and not settings.keep_unlabelled:
     raise ValueError(f'{records.where}: no field {missing[0]!r} (data.label); choose from {", ".join(records.fields)}.')
   rows = _Joined(records, columns, settings.label)
-  return dataclasses.replace(
-    records,
-    fields=(*records.fields, settings.label),
-    labels={settings.label: columns},
-    pieces=((rows, range(len(rows))),),
-    named_by=None,
-  )
+  fields, pieces = (*records.fields, settings.label), ((rows, range(len(rows))),)
+  return dataclasses.replace(records, fields=fields, labels={settings.label: columns}, pieces=pieces, named_by=None)

@@ -179,9 +179,8 @@ def _filled(pattern: Pattern, row: Mapping[str, Any], *, where: str) -> str | li
     parts.append(value)
   sizes = {len(part) for part in parts if isinstance(part, list)}
   if len(sizes) > 1:
-    raise ValueError(
-      f'{where}: one field has lists of {" and ".join(map(str, sorted(sizes)))} texts: write one text per option'
-    )
+    counts = ' and '.join(map(str, sorted(sizes)))
+    raise ValueError(f'{where}: one field has lists of {counts} texts: write one text per option')
   if not sizes:
     return ''.join(part for part in parts if isinstance(part, str))
   return [''.join(part if isinstance(part, str) else part[k] for part in parts) for k in range(sizes.pop())]

@@ -2,9 +2,9 @@
 
 A row of the data has `question`, `context` and `answers`: the answer texts and the characters of the context where they
 begin, as {'text': [...], 'answer_start': [...]} or as a list of {'text', 'answer_start'}, both also as text in a cell,
-or in two fields, an answer and `answer_start`. No answers mean that the
-context does not answer the question (SQuAD 2). A context that is too long is read in windows
-(`rows/question_windows.py`). Each window is an example; the windows of a question form a group (`Source.group`).
+or in two fields, an answer and `answer_start`. No answers mean that the context does not answer the question (SQuAD 2).
+A context that is too long is read in windows (`rows/question_windows.py`). Each window is an example; the windows of a
+question form a group (`Source.group`).
 """
 
 from typing import Any, NamedTuple
@@ -44,9 +44,8 @@ class Question(NamedTuple):
 def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
   """Read answered questions; the first answer's characters are the label."""
   fields = asked.fields or _FIELDS
-  label = (
-    _LABEL if asked.label == examples.ExampleSettings().label and asked.label not in records.fields else asked.label
-  )
+  unset = asked.label == examples.ExampleSettings().label and asked.label not in records.fields
+  label = _LABEL if unset else asked.label
   needed = (*fields, *(() if asked.keep_unlabelled else (label,)))
   if len(fields) != 2 or (missing := [name for name in needed if name not in records.fields]):
     what = f'no field {missing[0]!r}' if len(fields) == 2 else f'fields={fields}'
@@ -66,9 +65,7 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
   for question in good.values:
     mistakes.see(dict(zip(fields, question.texts, strict=True)))
   mistakes.tell(label)
-  rows = [
-    (i, question) for i, question in zip(*good, strict=True) if asked.keep_unlabelled or question.answers is not None
-  ]
+  rows = [pair for pair in zip(*good, strict=True) if asked.keep_unlabelled or pair[1].answers is not None]
   if not rows:
     raise ValueError(
       f'{records.where}: none of {len(records)} rows has {label!r}. keep_unlabelled=True keeps them for prediction.'

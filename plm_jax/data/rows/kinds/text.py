@@ -68,15 +68,12 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
   fields = examples.fields_of(records, asked)
   targets = Targets(records, asked.label)
   labelled = examples.read_rows(records, asked, fields=fields, label=targets.check)
-  digest, rows = (
-    examples.digest_of(records, asked, fields, 'text', *labelled.changes, left_out=labelled.left_out),
-    len(labelled.row_ids),
-  )
+  digest = examples.digest_of(records, asked, fields, 'text', *labelled.changes, left_out=labelled.left_out)
 
   def part(names: tuple[str, ...], **settings: Any) -> examples.Examples:
     return examples.Examples(
       texts=FieldTexts(labelled.table, names, labelled.row_ids, f'{digest} {names}', **settings),
-      edges=np.arange(rows * len(names) + 1),
+      edges=np.arange(len(labelled.row_ids) * len(names) + 1),
       row_ids=labelled.row_ids,
       fields=names,
       add=lambda offsets, place: lambda chosen, width: {},

@@ -44,12 +44,10 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
 
 
 class PerWord(NamedTuple):
-  """A second value of each word, in addition to its label.
+  """A second value of each word, in addition to its label, from `field`; '' for none.
 
-  Attributes:
-    field: field of the values; '' for none.
-    read: (row, row index, number of words) -> a value for each word: the position of another word of the row,
-      `NOT_COUNTED` for a word whose label is ignored, or a smaller number.
+  `read` maps (row, row index, number of words) to a value for each word: the position of another word of the row,
+  `NOT_COUNTED` for a word whose label is ignored, or a smaller number.
   """
 
   field: str = ''
@@ -124,14 +122,10 @@ def rows_of(
   add: Callable[..., examples.Added],
   per_word: PerWord = _NO_VALUES,
 ) -> examples.Examples:
-  """Read every row with words.
+  """Read every row with words, which `settings` have as their one field.
 
-  Args:
-    settings: settings of the config, with one field, the words.
-    kind: name of the kind, for the digest.
-    add: (labels int32[words], offsets, place) -> the arrays of a batch besides its tokens (`Examples.add`). With
-      `per_word` it also gets `others` int64[words], positions among the words of all rows.
-    per_word: second value of each word.
+  `add` maps (labels int32[words], offsets, place) to the arrays of a batch besides its tokens (`Examples.add`). With
+  `per_word` it also gets `others` int64[words], positions among the words of all rows.
   """
   (field,) = examples.fields_of(records, settings)
 
@@ -185,11 +179,7 @@ def rows_of(
     names=class_names,
     classes=int(gold.max()) + 1,
     words=True,
-    record=functools.partial(
-      _record,
-      settings,
-      TaggedRows(records=records, row_ids=row_ids, labels=gold, edges=edges, names=class_names, others=others),
-    ),
+    record=functools.partial(_record, settings, TaggedRows(records, row_ids, gold, edges, class_names, others)),
     unlabelled=settings.keep_unlabelled and bool(((gold < 0) & is_counted).any()),
     largest=records.place(largest),
   )
@@ -239,14 +229,8 @@ def _add(labels: np.ndarray, offsets: np.ndarray, place: examples.Place) -> exam
 def first_pieces(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
   """Return the label of each word at its first token, -1 elsewhere.
 
-  A word without tokens loses its label.
-
-  Args:
-    labels: int32[words].
-    offsets: int64[words+1], word i is tokens `offsets[i]:offsets[i+1]`.
-
-  Returns:
-    int32[tokens].
+  Word i of `labels` int32[words] has the tokens `offsets[i]:offsets[i+1]`, and loses its label without any. Returns
+  int32[tokens].
   """
   nonempty = np.diff(offsets) > 0
   if not nonempty.all():
