@@ -37,9 +37,8 @@ from plm_jax.data.rows.spelling import SpeltIds
 from plm_jax.text import chars
 
 log = logging.getLogger(__name__)
-# settings of a smoke test (`file.py:quick`)
 EPOCH = 'tokens'  # counted without preparing the data
-QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)
+QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)  # of a smoke test
 
 GIVES = (
   'tokens',
@@ -80,12 +79,8 @@ class Stream(NamedTuple):
   def inside(self, positions: np.ndarray, choose: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
     """Return one token, int32[...], of the document at each position.
 
-    Args:
-      positions: positions in the stream.
-      choose: (index of a position in its document, number of tokens of that document) -> index of the token to return.
-
-    Returns:
-      The tokens; -1 where the document has no token at the index.
+    `choose` maps (index of a position in its document, tokens of that document) to the index of the token to return. It
+    is -1 where the document has no token at the index.
     """
     starts, sizes, before = self._documents(positions)
     chosen = choose(before, sizes)
@@ -132,10 +127,7 @@ class Lanes(NamedTuple):
     return self.bounds[lane], self.bounds[lane + 1], backward
 
   def read(self, places: np.ndarray, window: int) -> np.ndarray:
-    """Return the positions of the stream, int64[b, length+1], of a window.
-
-    The last one is the position after the sequence.
-    """
+    """Return positions of a window, int64[b, length+1], and the one after."""
     first, end, backward = self.of(places)
     ahead = window * self.stride + np.arange(self.length + 1)
     return np.where(backward[:, None], end[:, None] - 1 - ahead, first[:, None] + ahead)
@@ -206,7 +198,9 @@ def make(
     raise ValueError('reverse=True reverses all sequences: remove reverse_half and second_segment.')
   alone = stride == length and not (second_segment or reverse_half or reverse or end)
   if both_directions:
-    _check_ends(vocab, alone=alone)
+    if not alone:
+      raise ValueError('both_directions=True excludes stride, second_segment, reverse_half, reverse, end: remove them.')
+    chars.check_ends(vocab)
   share = order.share(batch_size, host=host, hosts=hosts)
   end_id = _end_id(vocab, end)
   corpus = Corpus(
@@ -217,10 +211,8 @@ def make(
   count = batch_size // 2 if reverse_half else batch_size
   total = stream(0, False).size
   if total < max(count, length):
-    raise ValueError(
-      f'{corpus} has {total} tokens: too few for {count} lanes of length={length}; '
-      'reduce data.batch_size or data.length.'
-    )
+    few = f'{corpus} has {total} tokens: too few for {count} lanes of length={length}'
+    raise ValueError(f'{few}; reduce data.batch_size or data.length.')
   second = length - stride - _MARKS if second_segment else 0
   lanes = Lanes(total * np.arange(count + 1) // count, length, stride, second, reverse_half, reverse)
   log.info(f'{corpus}: {total} tokens, {lanes.steps} steps per epoch of {batch_size} sequences of {length} tokens.')
@@ -251,10 +243,8 @@ def template(
 def _check(vocab: Vocab, *, length: int, batch_size: int, stride: int, second: bool, both_ways: bool) -> None:
   most = length - _MARKS - 2 if second else length  # A and B have a token each
   if not 1 <= stride <= most:
-    raise ValueError(
-      f'stride={stride} does not fit length={length}: choose 1 to {most}'
-      f'{" with second_segment=True" if second else ""}.'
-    )
+    needed = ' with second_segment=True' if second else ''
+    raise ValueError(f'stride={stride} does not fit length={length}: choose 1 to {most}{needed}.')
   if both_ways and batch_size % 2:
     raise ValueError(f'reverse_half=True needs an even batch_size, not {batch_size}.')
   if second and (vocab.sep_id is None or vocab.cls_id is None):
@@ -265,15 +255,8 @@ def _read(corpus: Corpus, both_directions: bool, *, vocab: Vocab) -> tuple[store
   if not both_directions:
     return corpus.tokenise(vocab), None
   tokens, ids = corpus.tokenise_and_spell(vocab)
-  assert vocab.bos_id is not None and vocab.eos_id is not None  # checked by `_check_ends`
+  assert vocab.bos_id is not None and vocab.eos_id is not None  # checked by `chars.check_ends`
   return tokens, Ends(begin_id=vocab.bos_id, end_id=vocab.eos_id, ids=ids)
-
-
-def _check_ends(vocab: Vocab, *, alone: bool) -> None:
-  """Raise ValueError unless settings and vocabulary fit `both_directions`."""
-  if not alone:
-    raise ValueError('both_directions=True excludes stride, second_segment, reverse_half, reverse, end: remove them.')
-  chars.check_ends(vocab)
 
 
 def _batches(

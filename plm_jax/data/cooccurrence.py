@@ -33,8 +33,7 @@ from plm_jax.data.rows.first_read import FirstRead
 from plm_jax.io import checksums, files
 
 log = logging.getLogger(__name__)
-# settings of a smoke test (`file.py:quick`)
-QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)
+QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)  # of a smoke test
 
 GIVES = ('tokens', 'segment_ids', 'neighbours', 'cooccurrence')
 
@@ -69,11 +68,8 @@ class Triples:
   def __init__(self, table: np.ndarray, digests: Sequence[str], remade: Callable[[], np.ndarray], *, known: bool):
     """Check nothing yet.
 
-    Args:
-      table: a memory map of the file.
-      digests: checksums of its blocks.
-      remade: makes the file again and returns a memory map of it.
-      known: True if all blocks have already been compared with their checksums.
+    `digests` are the checksums of the blocks of `table`, a memory map. `remade` makes the file again and returns a
+    memory map of it. With `known` all blocks have already been compared.
     """
     self._table, self._digests, self._remade = table, digests, remade
     self._first = FirstRead(len(digests), self._check, known=known)
@@ -82,11 +78,7 @@ class Triples:
     return len(self._table)
 
   def take(self, positions: np.ndarray) -> np.ndarray:
-    """Return the triples at these positions, an array of the same shape.
-
-    Raises:
-      RunError: a block is damaged, and the text now gives other triples.
-    """
+    """Return triples by position; RunError if damaged and the text now differs."""
     if not self._first.whole:
       self._first.see(np.unique(positions // BLOCK))
     taken: np.ndarray = self._table[positions]
@@ -264,9 +256,8 @@ def _runs(c: Counting, folder: Path) -> Iterator[Run]:
 def _parts(c: Counting) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
   """Yield consecutive parts of the text.
 
-  Returns:
-    The words of a part after up to `window` words of the part before, int64[n]; the document of each, int64[n]; the
-    number of words of the part before.
+  Each is its words after up to `window` words of the part before, int64[n], the document of each, int64[n], and the
+  number of words of the part before.
   """
   size = max(c.room // (2 * c.window), 1)
   words = documents = np.zeros(0, np.int64)
@@ -285,15 +276,9 @@ def pairs_of(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Count the pairs of a part of a text.
 
-  Args:
-    words: int64[n], its words, after those of the part before that may be near.
-    documents: int64[n], document of each word.
-    old: number of words of the part before; pairs among them have been counted.
-    window: the largest distance.
-    vocab_size: v; the key of a pair is word * v + neighbour.
-
-  Returns:
-    Keys uint64[p] in ascending order, each once, and counts float64[p].
+  `words` int64[n] are its words, after `old` words of the part before, whose pairs have been counted. `documents`
+  int64[n] is the document of each. Returns keys (word * vocab_size + neighbour) uint64[p] in ascending order, each
+  once, and counts float64[p].
   """
   keys, weights = [np.zeros(0, _KEY)], [np.zeros(0, _COUNT)]
   for distance in range(1, min(window, len(words) - 1) + 1):

@@ -23,9 +23,7 @@ sorted labels of the training split. Every row of the data is read and checked b
 """
 
 import dataclasses
-import functools
 import logging
-from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -138,9 +136,11 @@ def make(
   spans: dict[str, Any] = dict(stride=stride, question_length=question_length)
   long = check_long(given, kind=kind, both_orders=both_orders, windows=windows, head_tokens=head_tokens, **spans)
   input_vocab = vocab if given.target is None or second_vocab is None else second_vocab
-  lay = functools.partial(lay_out, cache=cache, both_orders=both_orders, least=widths[0], **long)
-  cut = functools.partial(question_windows.lay_out, **spans)
-  given, laid = _inputs(given, layout, lay=lay, cut=cut, vocab=input_vocab, length=length, characters=characters)
+  style, common = _file('layout', layout), dict[str, Any](vocab=input_vocab, length=length, characters=characters)
+  if given.windows is None:
+    laid = lay_out(given, style, cache=cache, both_orders=both_orders, least=widths[0], **long, **common)
+  else:
+    given, laid = question_windows.lay_out(given, style, **spans, **common)
   target = _target(given, target_layout or layout, target_length or length, vocab=vocab, cache=cache)
   extra = [*target.digest, *['characters'] * characters, *([sorted(long.items())] if long else [])]
   digest = store.digest_of(laid.tokens.digest, layout, length, buckets, both_orders, laid.frames, *extra)
@@ -174,13 +174,6 @@ def check_long(
   if windows is not None and both_orders:
     raise ValueError(f'windows={windows} does not fit both_orders=True: remove one of them')
   return long | ({'stride': stride} if stride is not None and windows is not None else {})
-
-
-def _inputs(
-  given: Examples, layout: str, *, lay: Callable[..., Laid], cut: Callable[..., tuple[Examples, Laid]], **settings: Any
-) -> tuple[Examples, Laid]:
-  style = _file('layout', layout)
-  return (given, lay(given, style, **settings)) if given.windows is None else cut(given, style, **settings)
 
 
 class Target(NamedTuple):
@@ -238,8 +231,7 @@ def _serve(
 
   def batch(chosen: Members) -> order.Batch:
     width = int(widths[chosen.bucket])
-    arrays = laid.batch(chosen.members, width) | add(chosen.members, width)
-    return arrays | target.batch(chosen.members)
+    return laid.batch(chosen.members, width) | add(chosen.members, width) | target.batch(chosen.members)
 
   return order.serve(
     batch,

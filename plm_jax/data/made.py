@@ -22,11 +22,7 @@ class Made(NamedTuple):
 
 
 class Unmade(Exception):
-  """A missing store or table that must not be made now.
-
-  Attributes:
-    made: its description.
-  """
+  """A missing store or table, `made`, that must not be made now."""
 
   def __init__(self, made: Made):
     super().__init__(f'{made.what} are not made yet')

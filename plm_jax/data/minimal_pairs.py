@@ -193,7 +193,7 @@ def _tokenised(
       ids[position] = vocab.size + new.setdefault(word, len(new))
   spelt = [chars.table(vocab), *(chars.of_word(word)[None] for word in new)] if characters else None
   around = [np.array([*sentences.before, *ids, *sentences.after], np.int32) for ids in encoded]
-  return around, spelt and np.concatenate(spelt).astype(np.int32)
+  return around, np.concatenate(spelt).astype(np.int32) if spelt else None
 
 
 def _sequences(pair: list[np.ndarray], words: list[list[int | None]] | None, sentences: Sentences) -> Copies:

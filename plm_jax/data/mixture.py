@@ -40,16 +40,10 @@ def shares(
   limit: float | None = None,
   temperature: float = 1.0,
 ) -> dict[str, float]:
-  """Compute the share of each source; shares sum to 1.
+  """Compute the share of each source by its number of examples.
 
-  Args:
-    rows: name -> number of examples.
-    rates: name -> weight, or 'equal', instead of the rule.
-    limit: K, the most examples of a source that count; T5 tried 2**16 to 2**21.
-    temperature: T.
-
-  Raises:
-    ValueError: names that differ, or a value that is not positive.
+  The shares sum to 1. `rates`, name -> weight or 'equal', replace the rule. `limit` is K, the most examples of a source
+  that count; T5 tried 2**16 to 2**21. Raises ValueError for names that differ, or a value that is not positive.
   """
   if isinstance(rates, str):
     rates = dict.fromkeys(rows, 1.0)
@@ -158,17 +152,13 @@ def _source(
   every = list(sources.values())
   same_names = len({source.names for source in every}) == 1
   by_step = per == 'step'
+  extra = [*[per] * by_step, *([alternate] if alternate else [])]
   return Source(
     spec=mix.spec,
     rows=sum(source.rows for source in every),
     read=mix.read,
     once=mix.once,
-    digest=store.digest_of(
-      [source.digest for source in every],
-      per_round.tolist(),
-      *([per] if by_step else []),
-      *([alternate] if alternate else []),
-    ),
+    digest=store.digest_of([source.digest for source in every], per_round.tolist(), *extra),
     names=every[0].names if not by_step and same_names else (),
     classes=0 if by_step else max(source.classes for source in every),
     steps_per_epoch=mix.steps,
@@ -214,11 +204,9 @@ def look(
     except (ValueError, FileNotFoundError) as error:
       raise ValueError(f'parts.{name}{"." if str(error).startswith("parts.") else ": "}{error}') from error
   unlabelled = any(labels.unlabelled for labels in labels_of_part.values())
-  return (
-    Labels(unlabelled=unlabelled, parts=labels_of_part)
-    if per == 'step'
-    else Labels(unlabelled=unlabelled, mixed=labels_of_part)
-  )
+  if per == 'step':
+    return Labels(unlabelled=unlabelled, parts=labels_of_part)
+  return Labels(unlabelled=unlabelled, mixed=labels_of_part)
 
 
 def template(*, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], **rest: Any) -> Template | None:

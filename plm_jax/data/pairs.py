@@ -33,8 +33,7 @@ from plm_jax.data.rows.documents import Corpus
 from plm_jax.data.rows.documents import look as look
 
 log = logging.getLogger(__name__)
-# settings of a smoke test (`file.py:quick`)
-QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)
+QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)  # of a smoke test
 
 GIVES = ('first', 'next', 'other', 'first_length', 'next_length', 'other_length', 'num_tokens')
 
@@ -172,9 +171,8 @@ def _report(rows_of: Runs, *, room: int, batch_size: int, where: str) -> None:
   sizes = rows_of.sentences[rows_of.end] - rows_of.sentences[rows_of.begin]
   mean = float(np.minimum(sizes, room).mean()) + _SPECIALS
   log.info(
-    f'{where}: {len(rows_of.heads) - 1} documents, {len(rows_of.sentences) - 1} sentences, '
-    f'{len(rows_of.begin)} examples; '
-    f'about {mean:.0f} tokens per example, {mean * batch_size:.0f} per batch.'
+    f'{where}: {len(rows_of.heads) - 1} documents, {len(rows_of.sentences) - 1} sentences, {len(rows_of.begin)} '
+    f'examples; about {mean:.0f} tokens per example, {mean * batch_size:.0f} per batch.'
   )
 
 
@@ -217,18 +215,11 @@ def neighbours(sentences: np.ndarray, heads: np.ndarray, *, room: int) -> Runs:
 def segments(
   rows_of: Runs, chosen: np.ndarray, copy: np.ndarray, *, seed: int, unit: Unit
 ) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-  """Locate the three segments of each example in the token store.
+  """Locate the three segments of examples `chosen` int64[b].
 
-  Args:
-    rows_of: the examples of the corpus.
-    chosen: int64[b], index of each example.
-    copy: int64[b], epoch of the samples. The random numbers are a function of (seed, row, copy).
-    seed: seed of the samples.
-    unit: as in `make`.
-
-  Returns:
-    (starts, counts), int64[b] each, of `first`, `next` and `other`. `next` is empty if the run is a single sentence.
-    `other` is from another document unless ten samples all gave the document of the example.
+  The random numbers are a function of (seed, row, copy); `copy` int64[b] is the epoch of the samples. Returns (starts,
+  counts) in the token store, int64[b] each, of `first`, `next` and `other`. `next` is empty if the run is a single
+  sentence. `other` is from another document unless ten samples all gave the document of the example.
   """
   sentences, heads = rows_of.sentences, rows_of.heads
   begin, end = rows_of.begin[chosen], rows_of.end[chosen]

@@ -30,9 +30,8 @@ from plm_jax.data.rows.documents import Corpus
 from plm_jax.data.rows.documents import look as look
 
 log = logging.getLogger(__name__)
-# settings of a smoke test (`file.py:quick`)
 EPOCH = 'tokens'  # counted without preparing the data
-QUICK = dict(path='pydocs', text=None, documents='blank_line', segmenter=None, length=64, batch_size=8)
+QUICK = dict(path='pydocs', text=None, documents='blank_line', segmenter=None, length=64, batch_size=8)  # smoke test
 
 GIVES = ('tokens', 'segment_ids', 'overlap', 'sentence_ids', 'characters', 'word_marks')
 

@@ -27,7 +27,7 @@ from plm_jax.config import build
 from plm_jax.core import errors
 from plm_jax.core.keywords import Count
 from plm_jax.core.types import Labels, Source, Template, Vocab
-from plm_jax.data.corpora import local, sources, splits
+from plm_jax.data.corpora import cells, local, sources, splits
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary
 from plm_jax.data.rows import buckets as bucketed
@@ -37,9 +37,8 @@ from plm_jax.data.rows.demonstrations import Sampler, Shots
 from plm_jax.data.rows.written import Form, WrittenRows
 
 log = logging.getLogger(__name__)
-# settings of a smoke test (`file.py:quick`)
 UNLABELLED = dict(per_target=False)  # keys with which examples without targets are read
-QUICK = dict(length=64, target_length=16, buckets=(), target_buckets=(), batch_size=8, per_target=False)
+QUICK = dict(length=64, target_length=16, buckets=(), target_buckets=(), batch_size=8, per_target=False)  # smoke test
 Second = Literal['inputs', 'targets']
 
 GIVES = (
@@ -126,26 +125,18 @@ def make(
   settings = [length, target_length, layout, target_layout, blank, gap, per_target, keep_unlabelled]
   settings += [] if second_vocab is None else [input_vocab.digest]
   settings += [buckets, target_buckets] if buckets else []
-  digest = store.digest_of(records.digest, target_vocab.digest, plain(form), plain(shots or {}), *settings)
+  digest = store.digest_of(records.digest, target_vocab.digest, cells.plain(form), cells.plain(shots or {}), *settings)
   return _serve(examples, widths, share=share, seed=seed, shuffle=shuffle, digest=digest, path=f'{path} ({split})')
 
 
 class Examples(NamedTuple):
-  """Tokenised examples of a split.
+  """Tokenised examples of a split."""
 
-  Attributes:
-    records: the split.
-    rows: the rows that are written.
-    tokens: their tokens, once for each sample of demonstrations.
-    writer: settings that they were written with.
-    draws: number of samples of demonstrations.
-  """
-
-  records: Records
-  rows: WrittenRows
-  tokens: encoded.Tokenised
-  writer: encoded.Writer
-  draws: int
+  records: Records  # the split
+  rows: WrittenRows  # the rows that are written
+  tokens: encoded.Tokenised  # their tokens, once for each sample of demonstrations
+  writer: encoded.Writer  # settings that they were written with
+  draws: int  # number of samples of demonstrations
 
   def batch(self, chosen: order.Chosen, width: int, target_width: int) -> order.Batch:
     """Return inputs [b, width], targets [b, target_width], options [b, options, target_width]."""
@@ -231,14 +222,8 @@ def first_that_holds(
 ) -> np.ndarray:
   """Find the first shape that holds inputs, target and options.
 
-  Args:
-    tokens: the tokens.
-    shapes: lengths of inputs and targets of each shape, ascending.
-    rows: number of written rows.
-    options: options of each row.
-
-  Returns:
-    int64[draws * rows], index of the shape.
+  `shapes` are ascending lengths of inputs and targets. Each of the `rows` written rows has `options` options. Returns
+  the index of the shape, int64[draws * rows].
   """
   lengths, targets = np.array(shapes).T
   written_sizes = np.diff(tokens.targets.offsets)
@@ -269,19 +254,8 @@ def _sampler(
 ) -> Sampler | None:
   """Build the sampler of demonstrations; None without demonstrations.
 
-  All rows that it may sample are checked now.
-
-  Args:
-    shots: number and split of the demonstrations.
-    form: text format of a row.
-    records: the rows that get demonstrations.
-    rows: those of them that can be written.
-    split: their split.
-    gap: text between the inputs and the target of a demonstration.
-    on_bad_row: see `BadRows`.
-    opened: opens another split of the data.
-
-  Raises ValueError: a row that cannot be written, or too few rows.
+  All rows that it may sample are checked now. The `rows` of `records`, the split `split`, get demonstrations. `opened`
+  opens another split of the data. Raises ValueError for a row that cannot be written, or too few rows.
   """
   if not shots.count and not shots.instruction:
     return None
@@ -327,13 +301,6 @@ def template(*, vocab: Vocab, layout: str = 'plain', **rest: Any) -> Template:
   """Return the special tokens around inputs; a second text is another field."""
   style = build.files_of('data.rows.layouts')[layout]
   return framing.template(style.make(vocab=vocab, fields=1), style.make(vocab=vocab, fields=2))
-
-
-def plain(value: Any) -> Any:
-  """Convert tuples in a block to lists, as in JSON."""
-  if isinstance(value, Mapping):
-    return {key: plain(item) for key, item in value.items()}
-  return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def record(records: Records, rows: WrittenRows, form: Form, row_id: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@
 import ast
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from plm_jax.io import files
@@ -32,7 +33,7 @@ def parse(text: str) -> list[Any] | dict[str, Any] | None:
     value = files.parse_json(text)
   except json.JSONDecodeError:
     try:
-      value = _plain(ast.literal_eval(_python(text)))
+      value = plain(ast.literal_eval(_python(text)))
     except (ValueError, SyntaxError, RecursionError, MemoryError):
       return None
   return value if isinstance(value, list | dict) else None
@@ -77,7 +78,8 @@ def _python(text: str) -> str:
   return ''.join(parts)
 
 
-def _plain(value: Any) -> Any:
-  if isinstance(value, dict):
-    return {key: _plain(inner) for key, inner in value.items()}
-  return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+def plain(value: Any) -> Any:
+  """Convert mappings to dicts and tuples to lists, as in JSON."""
+  if isinstance(value, Mapping):
+    return {key: plain(inner) for key, inner in value.items()}
+  return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -38,7 +38,6 @@ SKIPPED_FOLDERS = frozenset(
 )
 SKIPPED_FILES = re.compile(r'(conftest|sitecustomize|usercustomize|test_.*|.*_test)\.py$')
 
-
 _BATCH = 256  # files per interpreter
 
 
@@ -80,10 +79,8 @@ def python_files(package: Package) -> list[tuple[str, str]]:
   else:
     distribution = _distribution(package.name)
     if distribution.files is None:
-      raise ModuleNotFoundError(
-        f'{package.name} has no record of its files: '
-        f'pip install --force-reinstall {package.name}=={distribution.version}'
-      )
+      fix = f'pip install --force-reinstall {package.name}=={distribution.version}'
+      raise ModuleNotFoundError(f'{package.name} has no record of its files: {fix}')
     paths = [(str(path), str(distribution.locate_file(path))) for path in distribution.files]
   selected = [(path, absolute) for path, absolute in paths if _wanted(path, package.paths)]
   for top in package.paths:
@@ -97,10 +94,8 @@ def extract(
 ) -> list[Document]:
   """Read every docstring with prose, ordered by package, file and line.
 
-  Args:
-    packages: packages to read.
-    processes: number of interpreters; the files are read in this one if no other can be started.
-    progress: called with the number of files done and their total.
+  `processes` is the number of interpreters; the files are read in this one if no other can be started. `progress` is
+  called with the number of files done and their total.
   """
   jobs = [(package.name, *names) for package in packages for names in python_files(package)]
   batches = [jobs[start : start + _BATCH] for start in range(0, len(jobs), _BATCH)]
@@ -126,12 +121,13 @@ def _read_apart(jobs: Sequence[tuple[str, str, str]]) -> list[Document]:
   command = [sys.executable, '-m', __name__]
   environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), 'PYTHONHASHSEED': '0'}
   try:
+    # A new session: Ctrl-C goes to this process only, which starts no further ones.
     answer = subprocess.run(
       command,
       input=json.dumps(jobs).encode(),
       stdout=subprocess.PIPE,
       env=environment,
-      start_new_session=True,  # Ctrl-C goes to this process only, which starts no further ones
+      start_new_session=True,
       check=True,
     )
   except (OSError, subprocess.CalledProcessError) as error:

@@ -28,11 +28,7 @@ _PIECE = 2**20  # bytes per read
 
 
 class BadRow(ValueError):
-  """A row that cannot be read.
-
-  Attributes:
-    line: index of the line within a row of several lines.
-  """
+  """A row that cannot be read; `line` is the index of the line within a row of several lines."""
 
   def __init__(self, message: str, *, line: int = 0):
     super().__init__(message)
@@ -136,17 +132,11 @@ class Rows(Sequence[Row]):
   """
 
   def __init__(self, file: File, spans: Iterable[tuple[int, int]], parse: Callable[[str], Row], *, exact: bool = False):
-    """Store the spans.
+    """Store the spans: first byte and end of each row.
 
-    Args:
-      file: the file.
-      spans: first byte and end of each row.
-      parse: text of a row, without line feeds around it -> the row. Raises `BadRow`.
-      exact: keep the line feeds around the text.
+    `parse` maps the text of a row, without line feeds around it unless `exact`, to the row. It raises `BadRow`.
     """
-    self.file = file
-    self.parse = parse
-    self.exact = exact
+    self.file, self.parse, self.exact = file, parse, exact
     self._spans = array.array('q')  # pairs of start and end
     for start, end in spans:
       if end - start > file.max_bytes:

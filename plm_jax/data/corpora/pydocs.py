@@ -84,8 +84,7 @@ def read(packages: Sequence[Package], *, quiet: bool = True) -> tuple[dict[str, 
 def splits_of(extracted: Iterable[Document]) -> tuple[dict[str, list[Document]], filters.FilterStats]:
   """Filter documents, and divide them into splits.
 
-  Returns:
-    The documents by split, in a random but fixed order, and the counts of the filter.
+  Returns the documents by split, in a random but fixed order, and the counts of the filter.
   """
   selected, stats = filters.filter_documents(
     extracted, min_chars=80, min_alpha=0.6, min_english=0.1, dedup_prefix=150, text=lambda document: document.text
@@ -102,17 +101,10 @@ def prepare(
 ) -> dict[str, Path]:
   """Build missing or damaged sets, and return their folders.
 
-  The sets are `corpus` and the tasks; those without rows have no folder. Safe to call from several processes at once,
-  and after a kill: folders are renamed when complete, under a lock.
-
-  Args:
-    cache: folder of everything cached.
-    packages: packages to read, `PACKAGES` by default.
-    sets: sets that will be read, whose bytes are checked; () checks all.
-    quiet: show no progress.
-
-  Raises:
-    ModuleNotFoundError: one of the packages is not installed.
+  The sets are `corpus` and the tasks; those without rows have no folder. `packages` are those to read, `PACKAGES` by
+  default. The bytes of `sets`, which will be read, are checked; () checks all. Safe to call from several processes at
+  once, and after a kill: folders are renamed when complete, under a lock. Raises ModuleNotFoundError if one of the
+  packages is not installed.
   """
   packages = PACKAGES if packages is None else packages
   build = key(packages)
@@ -200,14 +192,10 @@ def _table(packages: Sequence[Package], splits: Mapping[str, Sequence[Document]]
     for document in split:
       documents[document.package] += 1
       chars[document.package] += len(document.text)
+  versions = {package.name: docstrings.version(package) for package in packages}
   return [
-    {
-      'name': package.name,
-      'version': docstrings.version(package),
-      'documents': documents[package.name],
-      'chars': chars[package.name],
-    }
-    for package in packages
+    {'name': name, 'version': version, 'documents': documents[name], 'chars': chars[name]}
+    for name, version in versions.items()
   ]
 
 

@@ -40,15 +40,10 @@ FEATURES: Mapping[str, Mapping[str, object]] = {
 
 @dataclasses.dataclass(kw_only=True)
 class PydocsConfig(tfds.core.BuilderConfig):
-  """Config of one of the sets; `name` ends with the digest of its sources.
+  """Config of one of the sets; `name` ends with the digest of its sources."""
 
-  Attributes:
-    task: a key of `FEATURES`.
-    rows: the rows of each split.
-  """
-
-  task: str
-  rows: Mapping[str, Sequence[Row]] = dataclasses.field(repr=False)
+  task: str  # a key of `FEATURES`
+  rows: Mapping[str, Sequence[Row]] = dataclasses.field(repr=False)  # the rows of each split
 
 
 class Pydocs(tfds.core.GeneratorBasedBuilder):

@@ -169,9 +169,8 @@ def make(task: Task, splits: Mapping[str, Sequence[Document]]) -> dict[str, list
 def _summarised(documents: tuple[Document, ...]) -> list[tuple[Document, str, list[str]]]:
   """Select documents with a good summary and body.
 
-  Returns:
-    The document, its body, and other summaries as distractors. These are of the same package: of 64 that the name of
-    the document samples, the 8 that share most words with the body.
+  Returns the document, its body, and other summaries as distractors. These are of the same package: of 64 that the name
+  of the document samples, the 8 that share most words with the body.
   """
   owners: dict[str, Document] = {}  # by body; the first of several documents with the same body
   pools: dict[str, list[tuple[str, set[str]]]] = defaultdict(list)
@@ -204,11 +203,7 @@ def _overlap(summary: set[str], body: set[str]) -> float:
 
 
 def _section(document: Document) -> tuple[str, list[tuple[str, int, str]]]:
-  """Join summary and parameters to a context.
-
-  Returns:
-    The context, and (name, start, answer) of each parameter in it.
-  """
+  """Return summary and parameters as context; (name, start, answer) of each."""
   context, spans = document.summary, []
   names = [parameter.name for parameter in document.parameters]
   for parameter in document.parameters:

@@ -138,10 +138,7 @@ def splits_of(path: str) -> tuple[str, ...] | None:
 def training_and_held_out(path: str) -> tuple[str, str]:
   """Return the split for training and one for validation.
 
-  The latter is a tenth of the former if there is no other.
-
-  Raises:
-    FileNotFoundError: as `splits_of`.
+  The latter is a tenth of the former if there is no other. Raises FileNotFoundError as `splits_of`.
   """
   names = splits_of(path)
   if names is None:

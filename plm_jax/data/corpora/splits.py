@@ -86,10 +86,9 @@ def tokens_of(split: str, *, path: str, tokens: int) -> range:
   Raises ValueError if the slice exceeds the tokens, or has none.
   """
   first = parse(split, path=path)[0]
-  ends = ((first.start, 0), (first.stop, tokens))
   start, stop = (
     _bound(bound and bound.removesuffix(_TOKENS), default, rows=tokens, split=split, unit='token')
-    for bound, default in ends
+    for bound, default in ((first.start, 0), (first.stop, tokens))
   )
   if start >= stop:
     raise ValueError(f'split {split!r} of {path!r} holds no token: there are {tokens:,} tokens')
@@ -111,16 +110,7 @@ def check(name: str, names: Sequence[str], *, path: str) -> None:
 
 
 def rows_of(part: Part, *, rows: int, split: str) -> Sequence[int]:
-  """Return the rows of a slice, ascending.
-
-  Args:
-    part: the split and its slice.
-    rows: number of rows of the split.
-    split: the split as written, for messages.
-
-  Raises:
-    ValueError: the slice exceeds the rows.
-  """
+  """Return the rows of a slice, ascending; ValueError if it exceeds them."""
   if part.by_tokens:
     raise ValueError(
       f'split {split!r}: a slice by tokens is only for plain text with a vocabulary. For labelled data, or to train a '

@@ -32,9 +32,8 @@ _PLACES = ('name', 'filepathTemplate', 'filepath_template', 'fileFormat', 'file_
 def check_name(name: str) -> str:
   """Return the set of 'name/config:version', as TFDS spells it in folders.
 
-  Raises:
-    ValueError: another form, such as a namespace ('huggingface:x', which TFDS reads with remote code) or arguments of a
-      builder ('x/data_dir=...').
+  Raises ValueError for another form, such as a namespace ('huggingface:x', which TFDS reads with remote code) or
+  arguments of a builder ('x/data_dir=...').
   """
   match = _NAME.fullmatch(name)
   if match is None:
@@ -56,8 +55,8 @@ def check_all(root: Path) -> None:
 def check(folder: Path) -> None:
   """Check the folder of one version of a set.
 
-  Raises:
-    ValueError: the folder names code or outside files, or has an entry that is no file; names the file and the reason.
+  Raises ValueError, which names the file and the reason, if the folder names code or outside files, or has an entry
+  that is no file.
   """
   for file in files.listing(folder):
     if not (files.is_file(file) or files.is_folder(file)):

@@ -32,10 +32,8 @@ _FORMAT = 'array_record'
 def from_folder(folder: Path, split: str, *, path: str) -> Opened:
   """Open a split of a prepared set in its version folder.
 
-  The folder is `.../<name>/<config>/<version>`; `path` is for messages.
-
-  Raises:
-    ValueError: no such split, a set without random access, or a folder that is damaged or names code.
+  The folder is `.../<name>/<config>/<version>`; `path` is for messages. Raises ValueError for no such split, a set
+  without random access, or a folder that is damaged or names code.
   """
   tfds_folders.check(folder)
   builder = _read(lambda: tfds.builder_from_directory(str(folder)), where=folder)
@@ -46,11 +44,8 @@ def from_name(name: str, split: str, *, cache: str) -> Opened:
   """Open a split of a set by name, as in `tfds.builder`.
 
   Searches `<cache>/tfds`, then TFDS's own folder ($TFDS_DATA_DIR, or ~/tensorflow_datasets). A missing set is prepared
-  under `<cache>/tfds`.
-
-  Raises:
-    ValueError: no such set or split, a set that cannot be downloaded or read, or a folder that names code.
-    ModuleNotFoundError: a package that is needed to prepare it is not installed.
+  under `<cache>/tfds`. Raises ValueError for no such set or split, a set that cannot be downloaded or read, or a folder
+  that names code, and ModuleNotFoundError if a package that is needed to prepare it is not installed.
   """
   return _opened(_prepared(name, cache=cache), split, path=f'tfds:{name}')
 
@@ -155,18 +150,10 @@ def _damaged(error: Exception, *, where: object) -> ValueError:
 
 
 class _Rows(Sequence[Mapping[str, Any]]):
-  """Rows of a split; an error names the row and its file."""
+  """Rows of a split; an error names the row and its file. `shards` are files with their numbers of rows, in order."""
 
   def __init__(self, rows: Sequence[Mapping[str, Any]], *, where: str, shards: Mapping[str, int]):
-    """Read nothing yet.
-
-    Args:
-      rows: rows of TFDS.
-      where: path and split, for messages.
-      shards: file -> number of its rows, in order.
-    """
-    self._rows = rows
-    self._where = where
+    self._rows, self._where = rows, where
     self._files, self._ends = list(shards), list(itertools.accumulate(shards.values()))
 
   def __len__(self) -> int:

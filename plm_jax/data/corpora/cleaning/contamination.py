@@ -20,16 +20,11 @@ FEWEST = 8
 
 
 class Sets:
-  """The runs of words of evaluation sets, in memory: 24 bytes each.
-
-  Attributes:
-    rows: name of a set -> number of its rows.
-    too_short: name of a set -> number of its rows that are not searched for, because no text in them has eight words.
-    digests: name of a set -> digest of its content.
-  """
+  """The runs of words of evaluation sets, in memory: 24 bytes each."""
 
   def __init__(self, names: Iterable[str]):
     """Read sets such as '../data/squad:validation[:10%]', each once, or raise ValueError."""
+    # name of a set -> its rows, those that are not searched for (no text has eight words), digest of its content
     self.rows: dict[str, int] = {}
     self.too_short: dict[str, int] = {}
     self.digests: dict[str, str] = {}

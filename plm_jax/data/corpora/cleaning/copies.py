@@ -34,15 +34,10 @@ class Copies:
   """Index of the documents that were kept so far."""
 
   def __init__(self, database: sqlite3.Connection, *, threshold: float | None):
-    """Begin or continue an index; the caller commits.
+    """Begin or continue an index in an open database; the caller commits.
 
-    Args:
-      database: an open database.
-      threshold: share of common runs of five words (Jaccard similarity) above which two texts are near duplicates; None
-        finds equal texts only.
-
-    Raises:
-      ConfigError: datasketch is not installed.
+    `threshold` is the share of common runs of five words (Jaccard similarity) above which two texts are near
+    duplicates; None finds equal texts only. Raises ConfigError if datasketch is not installed.
     """
     self._database, self._threshold = database, threshold
     database.executescript(TABLES)

@@ -8,8 +8,7 @@
 Files are flushed and the database is committed every `TOGETHER` rows, and when the pass should stop. After a kill,
 files are cut back to the last commit, and the pass continues to the same bytes. Each commit holds checksums of the
 files and of the database, which are compared before a pass continues. A row whose text is null is dropped. A complete
-folder is unchanged if the request, the source and the files are the same; otherwise an error names the
-difference.
+folder is unchanged if the request, the source and the files are the same; otherwise an error names the difference.
 """
 
 import contextlib
@@ -67,24 +66,15 @@ def run(
 ) -> dict[str, Any]:
   """Read all documents once and write the new corpus.
 
-  A complete folder of the same request is unchanged.
+  A complete folder of the same request is unchanged; another request for it is an error. `make_judge` builds the judge
+  from the open database, which it may use for its own data. `splits` are the files that documents may be written to.
+  `asked` is the request as plain data, by the names of flags; its value of `SET_DIGESTS` is the digests of evaluation
+  sets, by name. `more` gives additions to the report from the database after the pass.
 
-  Args:
-    texts: documents of the old corpus.
-    out: folder of the new one.
-    make_judge: builds the judge from the open database, which it may use for its own data.
-    splits: the files that documents may be written to.
-    asked: the request as plain data, by the names of flags; another request for the same folder is an error. The value
-      of `SET_DIGESTS` is the digests of evaluation sets, by name.
-    more: additions to the report, from the database after the pass.
-    tell: called with the number of rows since the last call; it may stop the pass by raising.
-    stops: called every few rows; returns True if `tell` would raise, so that it is called at once.
+  `tell` is called with the number of rows since the last call; it may stop the pass by raising. `stops` is called every
+  few rows; it returns True if `tell` would raise, so that it is called at once.
 
-  Returns:
-    The content of `corpus.json`.
-
-  Raises:
-    ConfigError: the folder holds something else, is damaged, or is a file.
+  Returns the content of `corpus.json`. Raises ConfigError if the folder holds something else, is damaged, or is a file.
   """
   folder = files.local_path(out, what='OUT')
   check_out(folder)
@@ -249,8 +239,7 @@ def _read(
       if hashes[name].hexdigest() != digest:
         raise _damaged(folder / f'{name}.jsonl', ValueError('its sha256 is not that of what was written'))
     tell(done)
-    began = time.monotonic()
-    read = done
+    began, read = time.monotonic(), done
     while read < len(texts):
       start, stop = read, min(read + TOGETHER, len(texts))
       database.execute('begin')
@@ -325,9 +314,8 @@ def _watch(database: sqlite3.Connection, sums: dict[str, int]) -> None:
     sums[table] = (sums.get(table, 0) + _row_hash(values)) % 2**128
 
   database.create_function('see', -1, see)
-  for (table,) in database.execute(
-    "select name from sqlite_master where type = 'table' and name != 'state'"
-  ).fetchall():
+  tables = database.execute("select name from sqlite_master where type = 'table' and name != 'state'").fetchall()
+  for (table,) in tables:
     sums.setdefault(table, 0)
     new = ', '.join(f'new.{column}' for _, column, *_ in database.execute(f'pragma table_info({table})'))
     database.execute(f"create temp trigger see_{table} after insert on {table} begin select see('{table}', {new}); end")

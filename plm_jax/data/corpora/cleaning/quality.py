@@ -53,12 +53,11 @@ def _gopher_reason(text: str) -> str:
 
 def _repeats(text: str, lines: list[str], words: list[str]) -> str:
   paragraphs = [part for part in re.split(r'\n\s*\n', text) if part.strip()]
-  for parts, most, most_chars in ((lines, 0.30, 0.20), (paragraphs, 0.30, 0.20)):
+  for parts in (lines, paragraphs):
     counts = Counter(part.strip() for part in parts)
     again = {part: count - 1 for part, count in counts.items() if count > 1}
-    if sum(again.values()) > most * len(parts):
-      return 'repeated_lines'
-    if sum(len(part) * count for part, count in again.items()) > most_chars * len(text):
+    characters = sum(len(part) * count for part, count in again.items())
+    if sum(again.values()) > 0.30 * len(parts) or characters > 0.20 * len(text):
       return 'repeated_lines'
   for size, most in ((2, 0.20), (3, 0.18), (4, 0.16)):
     grams = Counter(zip(*(words[start:] for start in range(size)), strict=False))
@@ -113,19 +112,13 @@ RULES: dict[str, Rule] = {'gopher': gopher, 'c4': c4}
 
 
 class Measured(NamedTuple):
-  """Statistics of a document for `stats`.
-
-  Attributes:
-    chars, words: number of characters and words.
-    letters, english: shares, as in the rules.
-    script: script of most of its letters, such as 'LATIN' or 'CJK'; '' without a letter.
-  """
+  """Statistics of a document for `stats`."""
 
   chars: int
   words: int
-  letters: float
-  english: float
-  script: str
+  letters: float  # share, as in the rules
+  english: float  # share, as in the rules
+  script: str  # of most of its letters, such as 'LATIN' or 'CJK'; '' without a letter
 
 
 def measure(text: str) -> Measured:

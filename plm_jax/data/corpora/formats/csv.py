@@ -45,15 +45,11 @@ _PAIR = ('sentence1', 'sentence2')
 _WHOLE = re.compile(r'-?(0|[1-9][0-9]{0,17})')
 _REAL = re.compile(r'-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]+)?')
 
-
 _KINDS: tuple[tuple[type[Whole | Real], re.Pattern[str]], ...] = ((Whole, _WHOLE), (Real, _REAL))
 
 
 def open(path: local.File, split: str, cache: str) -> Opened:
-  """Open the rows of a file.
-
-  The whole file is read once, to find the bounds of rows and the types of columns.
-  """
+  """Open the rows; read the file once for bounds and column types."""
   csv.field_size_limit(_LONGEST_CELL)  # for the whole process; the default is 131,072, and documents may be longer
   form = _form_of(path)
   spans = array.array('q')  # pairs of start and end, 16 bytes per row

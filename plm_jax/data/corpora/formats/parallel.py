@@ -5,7 +5,7 @@ lines stay aligned. The name 'newstest2014.de-en.de' has the split 'newstest2014
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from plm_jax.data.corpora import local, splits
@@ -19,7 +19,7 @@ SCHEME = 'parallel:'
 def open(path: str, split: str, cache: str, *, max_bytes: int = local.MAX_BYTES) -> Opened:
   """Open the lines of the files of a split."""
   sides = _sides(path, split, cache=cache, max_bytes=max_bytes)
-  rows = {field: local.Rows(file, _every_line(file.lines()), parse) for field, file in sides.items()}
+  rows = {field: local.Rows(file, local.line_spans(file.lines(), blank=True), parse) for field, file in sides.items()}
   if len({len(side) for side in rows.values()}) > 1:
     counts = ', '.join(f'{file.path} has {len(rows[field]):,}' for field, file in sides.items())
     raise ValueError(f'{path}: the files of a split must have the same number of lines but {counts}')
@@ -70,10 +70,3 @@ def _sides(path: str, split: str, *, cache: str, max_bytes: int) -> dict[str, lo
   splits.check(split, sorted(parallel), path=path)
   chosen = sorted(parallel[split].items())
   return {field: local.File.at(downloads.fetched(file, cache), max_bytes=max_bytes) for field, file in chosen}
-
-
-def _every_line(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-  here = 0
-  for line in lines:
-    yield here, here + len(line)
-    here += len(line)
