@@ -87,7 +87,7 @@ def make(
   Raises:
     ValueError: a field is missing, a sentence is empty or too long.
   """
-  sentences, asked = sequences or Sentences(), dict(good=good, bad=bad, groups=groups, on_bad_row=on_bad_row)
+  sentences, asked = sequences or Sentences(), dict[str, Any](good=good, bad=bad, groups=groups, on_bad_row=on_bad_row)
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   pairs = _read(records, **asked)
   if same := sum(first == second for first, second in pairs.texts):
