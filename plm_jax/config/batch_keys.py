@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plm_jax.config import annotations, blocks, build, signatures
+from plm_jax.config.signatures import literal
 from plm_jax.core.errors import ConfigError
 
 ROLES = {'objective': 'objectives', 'adapter': 'adapters'}
@@ -58,7 +59,7 @@ def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, 
       )
     if keys:
       _check_windows(kind, inner, block, where=where)
-    may_read = _declared(f'{kind}.{inner["name"]}', 'MAY_READ') or ()
+    may_read = literal(f'{kind}.{inner["name"]}', 'MAY_READ') or ()
     if keys and block.get('stride') and 'overlap' in (given or ()) and 'overlap' not in may_read:
       raise ConfigError(
         f'{where}.stride={block["stride"]}: {build.singular(kind)} {inner["name"]!r} would score tokens of two '
@@ -82,8 +83,8 @@ def _check_windows(kind: str, inner: Mapping[str, Any], block: Mapping[str, Any]
 def _check_words(kind: str, inner: Mapping[str, Any], segmenter: str, *, where: str) -> None:
   """Raise ConfigError if a task ignores the words of a segmenter."""
   noise, problem = inner.get('where') or {'name': 'whole_word'}, f'{where}.segmenter={segmenter!r} marks words'
-  if 'word_marks' not in (_declared(f'{kind}.{inner["name"]}', 'MAY_READ') or ()):
-    users = [name for name in signatures.names(kind) if 'word_marks' in (_declared(f'{kind}.{name}', 'MAY_READ') or ())]
+  if 'word_marks' not in (literal(f'{kind}.{inner["name"]}', 'MAY_READ') or ()):
+    users = [name for name in signatures.names(kind) if 'word_marks' in (literal(f'{kind}.{name}', 'MAY_READ') or ())]
     raise ConfigError(
       f'{problem}, but {build.singular(kind)} {inner["name"]!r} does not read them: remove it, or choose one of '
       f'{", ".join(users) or "objective mlm"}'
@@ -96,7 +97,7 @@ def _check_words(kind: str, inner: Mapping[str, Any], segmenter: str, *, where: 
 
 def _setting(kind: str, inner: Mapping[str, Any], given: tuple[str, ...]) -> str:
   """Return the setting with which a task reads only given keys."""
-  for key in signatures.literal(f'{kind}.{inner["name"]}', 'READS_WITH') or {}:
+  for key in literal(f'{kind}.{inner["name"]}', 'READS_WITH') or {}:
     if set(map(name_of, _read_by(kind, {**inner, key: True}))) <= set(given):
       return f'Set {build.singular(kind)}.{key}. '
   return ''
@@ -114,9 +115,9 @@ def _readers(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tup
 def _read_by(kind: str, block: Mapping[str, Any]) -> tuple[str, ...]:
   """Return the `READS` of a task, with those that its settings add."""
   place = f'{kind}.{block["name"]}'
-  more = signatures.literal(place, 'READS_WITH') or {}
+  more = literal(place, 'READS_WITH') or {}
   added = [key for setting, keys in more.items() if block.get(setting) for key in keys]
-  return tuple(key for key in (*(_declared(place, 'READS') or ()), *added) if f'-{key}' not in added and key[0] != '-')
+  return tuple(key for key in (*(literal(place, 'READS') or ()), *added) if f'-{key}' not in added and key[0] != '-')
 
 
 def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -125,11 +126,11 @@ def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
   None if a file does not declare them. A mixture gives what each of its parts gives, or what any gives if its `UNION`
   says so, and its own keys. Files that a keyword names, such as a kind of labelled examples, give more.
   """
-  own = _declared(f'data.{block["name"]}', 'GIVES')
+  own = literal(f'data.{block["name"]}', 'GIVES')
   parts = [gives(inner) for kind, inner in blocks_in('data', block)[1:] if kind == 'data']
   if own is None or None in parts:
     return None
-  more = [key for module in blocks.named_files('data', block) for key in _declared(module, 'GIVES') or ()]
+  more = [key for module in blocks.named_files('data', block) for key in literal(module, 'GIVES') or ()]
   every = [key for part in parts for key in part or ()]
   shared = [key for key in every if _joins(block) or all(key in (part or ()) for part in parts)]
   return tuple(dict.fromkeys([*own, *more, *shared]))
@@ -137,7 +138,7 @@ def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 def _joins(block: Mapping[str, Any]) -> bool:
   """Return True if batches have the keys of every part (`UNION`)."""
-  settings = signatures.literal(f'data.{block["name"]}', 'UNION')
+  settings = literal(f'data.{block["name"]}', 'UNION')
   return settings is not None and all(block.get(key) == value for key, value in settings.items())
 
 
@@ -158,7 +159,7 @@ def _fix(folder: str, source: str, missing: list[str]) -> str:
   """Return sources that fit the task, and tasks that fit the source."""
   sources = [how for name in signatures.names('data') for how, keys in _ways(name) if set(missing) <= keys]
   can_give = {key for _, keys in _ways(source) for key in keys}
-  fits = {name: _declared(f'{folder}.{name}', 'READS') for name in signatures.names(folder)}
+  fits = {name: literal(f'{folder}.{name}', 'READS') for name in signatures.names(folder)}
   served = [name for name, keys in fits.items() if keys is not None and set(map(name_of, keys)) <= can_give]
   noun = build.singular(folder)
   return (
@@ -169,17 +170,13 @@ def _fix(folder: str, source: str, missing: list[str]) -> str:
 
 def _ways(source: str) -> list[tuple[str, set[str]]]:
   """Yield how to name a source, with the keys it gives."""
-  own = set(_declared(f'data.{source}', 'GIVES') or ())
+  own = set(literal(f'data.{source}', 'GIVES') or ())
   ways = [
-    (f'{source} with {key}={name!r}', own | set(_declared(file, 'GIVES') or ()))
+    (f'{source} with {key}={name!r}', own | set(literal(file, 'GIVES') or ()))
     for key, keyword in signatures.signature('data', source).items()
     for part in annotations.parts(keyword.annotation)
     if part.form == 'name'
     for name, file in signatures.places(part.inner).items()
-    if _declared(file, 'GIVES')
+    if literal(file, 'GIVES')
   ]
   return ways or [(source, own)]
-
-
-def _declared(module: str, name: str) -> tuple[str, ...] | None:
-  return signatures.literal(module, name)

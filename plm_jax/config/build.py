@@ -46,7 +46,7 @@ def make(folder: str, settings: Mapping[str, Any], *, offered: Mapping[str, Any]
   return import_file(f'{folder}.{name}').make(**values, **given)
 
 
-def pick(kind: str, settings: Mapping[str, Any], **given: Any) -> Callable[..., Any]:
+def pick(kind: str, settings: Mapping[str, Any], **given: Any) -> functools.partial[Any]:
   """Bind the settings of a function such as `fixed_count` of 'noise.where'.
 
   Args:

@@ -183,8 +183,5 @@ def lacking(trunk: Any, protocol: type) -> list[str]:
   """List the members of a protocol that a trunk lacks."""
   # bind first: submodules of `setup`, such as `token_embed`, do not exist before
   members = dir(trunk.bind({}) if 'bind' in dir(trunk) else trunk)
-  return [member for member in _members(protocol) if member not in members]
-
-
-def _members(protocol: type) -> list[str]:
-  return sorted({*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith('_'))})
+  wanted = {*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith('_'))}
+  return sorted(wanted.difference(members))

@@ -147,9 +147,8 @@ def prepare(s: CausalLmSettings, root: Array, batch: Batch) -> Example:
     targets, weights = targets.at[:, -1].set(jnp.maximum(follows, 0)), weights.at[:, -1].set(continues)
   if s.predict == 'last_word':
     ends = in_last_word(tokens, (segments > 0) & ~jnp.asarray(s.special)[tokens], jnp.asarray(s.starts_word))
-    weights = (
-      weights * jnp.pad(ends, ((0, 0), (0, 1)))[:, 1:]
-    )  # shifted: a token is the target of the position before it
+    # shifted: a token is the target of the position before it
+    weights = weights * jnp.pad(ends, ((0, 0), (0, 1)))[:, 1:]
   if 'overlap' in batch:
     weights = weights * (jnp.arange(1, tokens.shape[1] + 1) >= batch['overlap'][:, None])  # by index of the target
   weights = weights * batch['row_weight'][:, None]
@@ -210,9 +209,7 @@ def change(states: Array, segment_ids: Array) -> Array:
 def predict_rows(s: CausalLmSettings, forward: Forward, example: Example) -> dict[str, Array]:
   """Compute nats of weighted targets; each row starts from zero states."""
   targets = example.targets
-  features, _, _ = forward(
-    method='read', **example.inputs
-  )  # the method of `loss`, so that both share one compiled call
+  features, _, _ = forward(method='read', **example.inputs)  # as in `loss`, so that both share one compiled call
   nats, _ = score(forward, features, targets['ids'], rows=s.logit_rows)
   return {'nats': nats * targets['weights'], 'weights': targets['weights']}
 

@@ -23,7 +23,7 @@ EVERY: Mapping[Masking, Literal['step', 'epoch']] = {'dynamic': 'step', 'static'
 # Settings ------------------------------------------------------------------------------------------------------------
 
 
-def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None, inserts: bool = False) -> Callable[..., Any]:
+def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None, inserts: bool = False) -> partial[Any]:
   """Bind the settings of a function of `noise/where/`: (key, row) -> spans.
 
   Args:
@@ -37,7 +37,6 @@ def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None, inser
   """
   offers = {} if vocab is None else {'counts': vocab.counts}
   choose = build.pick('noise.where', settings, **offers)
-  assert isinstance(choose, partial)  # build.pick returns partials
   if choose.func is spans.random_gaps and not inserts:
     choices = ', '.join(sorted(set(signatures.places('noise.where')) - {settings['name']}))
     raise ValueError(
@@ -48,7 +47,7 @@ def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None, inser
   return choose
 
 
-def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = False, **more: Any) -> Callable[..., Any]:
+def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = False, **more: Any) -> partial[Any]:
   """Bind a function of `noise.edit`: (key, row, spans) -> slots.
 
   Args:
@@ -64,7 +63,6 @@ def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = Fal
   write = build.pick(
     'noise.edit', settings, mask_id=vocab.mask_id, vocab_size=vocab.size, special_ids=vocab.special_ids, **more
   )
-  assert isinstance(write, partial)  # build.pick returns partials
   if in_place and write.func not in edit.IN_PLACE:
     choices = ', '.join(sorted(function.__name__ for function in edit.IN_PLACE))
     raise ValueError(f'edit {settings["name"]!r} moves tokens, but they are predicted in place; choices are {choices}')

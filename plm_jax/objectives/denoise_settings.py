@@ -1,7 +1,6 @@
 """Settings of text-to-text denoisers, checked and bound to functions."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,10 +29,10 @@ def bind(common: Mapping[str, Any], block: Mapping[str, Any], *, vocab: Vocab, i
   errors.one_of('objective.target', settings['target'], Target)
   mode = block.get('mode', '')
   denoiser = Denoiser(
-    rearrange=tuple(_partial(build.pick('noise.rearrange', step)) for step in settings['rearrange']),
-    choose=_partial(corrupt.pick_where(settings['where'], vocab=vocab, inserts=True)),
-    write=_partial(corrupt.pick_edit(settings['edit'], vocab=vocab, first_sentinel=0)),  # ids: `assign_sentinels`
-    finish=tuple(_partial(build.pick('noise.rearrange', step)) for step in settings['finish']),
+    rearrange=tuple(build.pick('noise.rearrange', step) for step in settings['rearrange']),
+    choose=corrupt.pick_where(settings['where'], vocab=vocab, inserts=True),
+    write=corrupt.pick_edit(settings['edit'], vocab=vocab, first_sentinel=0),  # ids: `assign_sentinels`
+    finish=tuple(build.pick('noise.rearrange', step) for step in settings['finish']),
     target=settings['target'],
     mode=tuple(i for i in vocab.special_ids if vocab.token(i) == mode) if mode else (),
     share=block.get('share', 1.0),
@@ -67,11 +66,6 @@ def check_insertions(denoiser: Denoiser) -> None:
       f'objective.target={denoiser.target!r} is empty, since where {where.__name__!r} chooses no tokens: '
       "set objective.target='text'"
     )
-
-
-def _partial(function: Callable[..., Any]) -> partial[Any]:
-  assert isinstance(function, partial)  # what build.pick makes
-  return function
 
 
 def share_bounds(denoisers: tuple[Denoiser, ...]) -> np.ndarray:

@@ -104,17 +104,15 @@ class Views(nn.Module):
     }
     if may_be_head is None:
       return labels
+    # the view 'forward_backward' reads heads from the states of 'forward', and words from those of 'backward'
     arcs = {
       task: {
-        view: over_arcs(self._scored(view, head, states), may_be_head, segment_ids) for view, head in heads.items()
+        view: over_arcs(head(*(states[side] for side in view.split('_'))), may_be_head, segment_ids)
+        for view, head in heads.items()
       }
       for task, heads in self.arcs.items()
     }
     return labels | arcs
-
-  def _scored(self, view: str, arcs: ArcScores, states: Mapping[str, Array]) -> Array:
-    head, _, word = view.partition('_')
-    return arcs(states[head], states[word])
 
 
 def moved(x: Array, by: int) -> Array:

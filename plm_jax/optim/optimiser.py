@@ -121,18 +121,26 @@ def make(
   rule = make_rule(context, **rule_settings)
   # 3. the functions, bound to all of it
   average = _choose_average(rule, ema, name=name)
-  return _bind(
-    _Settings(
-      rate=base_rate,
-      scales=scales,
-      trained=trained,
-      direction=rule.direction,
-      average=average,
-      limit=_make_clip(clip, clip_by),
-      # jitted, because arrays that span several hosts do not support eager arithmetic
-      observe_average=average and jax.jit(average.observe),
-      observe_plateau=_make_observe_plateau(shape, shape_settings),
-    ),
+  s = _Settings(
+    rate=base_rate,
+    scales=scales,
+    trained=trained,
+    direction=rule.direction,
+    average=average,
+    limit=_make_clip(clip, clip_by),
+    # jitted, because arrays that span several hosts do not support eager arithmetic
+    observe_average=average and jax.jit(average.observe),
+    observe_plateau=_make_observe_plateau(shape, shape_settings),
+  )
+  return Optimiser(
+    init=partial(_init, s),
+    update=partial(_update, s),
+    rate=s.rate,
+    now=partial(_now, s),
+    eval_params=partial(_eval_params, s),
+    split=partial(_split, s),
+    count=partial(_count, s),
+    observe=partial(_observe, s),
     check_rows=partial(_check_rows, make_rule, decays, average),
   )
 
@@ -145,20 +153,6 @@ def _make_observe_plateau(
   # without `mode`: the metric that `observe` gets has its sign already
   without_mode = {key: value for key, value in settings.items() if key != 'mode'}
   return jax.jit(partial(schedules.observe_plateau, **without_mode))
-
-
-def _bind(s: '_Settings', *, check_rows: Callable[[Iterable[str]], None]) -> Optimiser:
-  return Optimiser(
-    init=partial(_init, s),
-    update=partial(_update, s),
-    rate=s.rate,
-    now=partial(_now, s),
-    eval_params=partial(_eval_params, s),
-    split=partial(_split, s),
-    count=partial(_count, s),
-    observe=partial(_observe, s),
-    check_rows=check_rows,
-  )
 
 
 class _Settings(NamedTuple):

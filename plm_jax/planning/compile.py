@@ -154,10 +154,6 @@ def hours(run_parts: AbstractRun, settings: Settings, topology: Topology) -> dic
 def compiled_train(run_parts: AbstractRun, settings: Settings) -> dict[str, Any]:
   """Compile a training step, see `_measured`."""
   batch_sharding = sharding.batch_sharding(run_parts.layout)
-  batch = {
-    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding)
-    for name, array in run_parts.spec.items()
-  }
   step = functools.partial(
     train_step,
     task=run_parts.parts.task,
@@ -169,22 +165,19 @@ def compiled_train(run_parts: AbstractRun, settings: Settings) -> dict[str, Any]
   run = jax.jit(
     step, in_shardings=(state_sharding, batch_sharding, None), out_shardings=(state_sharding, None), donate_argnums=0
   )
+  batch = _sharded(run_parts, dict(run_parts.spec))
   return _measured(run_parts, lambda: run.lower(run_parts.maker.abstract, batch, _key()))
 
 
 def compiled_evaluation(run_parts: AbstractRun, settings: Settings, name: str) -> dict[str, Any]:
   """Compile a step of an evaluation, see `_measured`."""
   block = settings['eval'][name]['data']
-  batch_sharding = sharding.batch_sharding(run_parts.layout)
   parts = run_parts.parts.of(name)
-  spec, task, rows = preflight.batch_spec(parts, block), parts.task, block['batch_size']
-
-  def shard(tree: Any) -> Any:
-    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding), tree)
-
-  carry = shard(jax.eval_shape(lambda: task.init_carry(rows)))
+  task, rows = parts.task, block['batch_size']
+  batch = _sharded(run_parts, dict(preflight.batch_spec(parts, block)))
+  carry = _sharded(run_parts, jax.eval_shape(lambda: task.init_carry(rows)))
   run = jax.jit(functools.partial(eval_step, task=task, rows=evaluation.rows_at_once(settings)))
-  return _measured(run_parts, lambda: run.lower(run_parts.maker.abstract.params, shard(dict(spec)), carry, _key()))
+  return _measured(run_parts, lambda: run.lower(run_parts.maker.abstract.params, batch, carry, _key()))
 
 
 def noise(run_parts: AbstractRun, step: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -194,17 +187,19 @@ def noise(run_parts: AbstractRun, step: Mapping[str, Any]) -> dict[str, Any] | N
     'share' of the step's cycles; 'open_loops' of `prepare` and 'step_open_loops', which count as one round each. None
     if the compiler gives no estimate.
   """
-  batch_sharding = sharding.batch_sharding(run_parts.layout)
-  batch = {
-    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding)
-    for name, array in run_parts.spec.items()
-  }
   prepare = jax.jit(lambda key, batch: run_parts.parts.task.prepare(noise_root(key), with_step(batch, 0)))
+  batch = _sharded(run_parts, dict(run_parts.spec))
   measured = _measured(run_parts, lambda: prepare.lower(_key(), batch))
   if not measured.get('cycles') or not step.get('cycles'):
     return None
   share = measured['cycles'] / step['cycles']
   return {'share': share, 'open_loops': measured['open_loops'], 'step_open_loops': step['open_loops']}
+
+
+def _sharded(run_parts: AbstractRun, tree: Any) -> Any:
+  """Give shapes that lead with the rows the sharding of a batch."""
+  cut = sharding.batch_sharding(run_parts.layout)
+  return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=cut), tree)
 
 
 def _key() -> Any:

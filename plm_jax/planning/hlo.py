@@ -120,9 +120,8 @@ def collectives(text: str) -> list[Collective]:
   """
   program = read(text)
   counts = runs(program)
-  by_channel: dict[tuple[bool, str], list[Collective]] = collections.defaultdict(
-    list
-  )  # (sent to a slice, channel) -> occurrences
+  # (sent to a slice, channel) -> occurrences
+  by_channel: dict[tuple[bool, str], list[Collective]] = collections.defaultdict(list)
   for name, instructions in program.computations.items():
     shapes = {instruction.name: instruction.shape for instruction in instructions}
     for instruction in instructions:

@@ -53,7 +53,8 @@ def candidates(settings: Mapping[str, Any], *, rows: int, taken: Sequence[str]) 
   plain = any(': xla, ' in line for line in taken) and now['attention'] in ('auto', 'xla')
   result = []
   tables = ('', 'fsdp_tensor_sequence') if settings['sharding']['rules'] == 'fsdp_tensor' else ('',)
-  combinations = itertools.product(tables, remat, ('', 'chunked') if plain else ('',), _divisors(rows))
+  divisors = [size for size in range(1, rows + 1) if rows % size == 0]
+  combinations = itertools.product(tables, remat, ('', 'chunked') if plain else ('',), divisors)
   for table, policy, attention, parts in combinations:
     time, memory = REMAT[policy][0] / REMAT[now['remat']][0], REMAT[policy][1] / REMAT[now['remat']][1]
     change: Change = {}
@@ -162,7 +163,3 @@ def applied(settings: Mapping[str, Any], change: Change) -> dict[str, Any]:
     else:
       settings[name] = value
   return settings
-
-
-def _divisors(count: int) -> list[int]:
-  return [size for size in range(1, count + 1) if count % size == 0]

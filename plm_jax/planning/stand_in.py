@@ -42,7 +42,6 @@ class Words:
 
   @property
   def size(self) -> int:
-    """Return the number of ids."""
     return len(self._names)
 
   @property
@@ -70,7 +69,6 @@ class Words:
     return [len(_SPECIAL)] * len(text.split())
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """Encode each text."""
     return [self.encode(text) for text in texts]
 
   def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -78,15 +76,12 @@ class Words:
     return self.encode(text), [match.span() for match in re.finditer(r'\S+', text)]
 
   def unknown(self, text: str) -> list[tuple[int, str]]:
-    """Return no unknown words."""
     return []
 
   def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
-    """Join the names of ids."""
     return ' '.join(self._names[token_id] for token_id in ids)
 
   def token(self, token_id: int) -> str:
-    """Return the name of an id."""
     return self._names[token_id]
 
   def save(self, folder: str, *, template: Template | None = None) -> None:
