@@ -30,10 +30,7 @@ def horizon(settings: Mapping[str, Any], step: int) -> int:
 
 
 def total(settings: Mapping[str, Any]) -> int:
-  """Return the number of steps of the run, extensions included.
-
-  A config of an earlier version has no `extend`.
-  """
+  """Return the number of steps with extensions, which old configs lack."""
   return settings['steps'] + sum(more for _, more in settings.get('extend', ()))
 
 

@@ -84,10 +84,7 @@ def is_empty(interval: Interval, sums: Sums) -> bool:
 
 
 def means(interval: Interval, sums: Sums) -> dict[str, float]:
-  """Compute the metrics of a line.
-
-  Averaged metrics are means over the interval; the others are those of the last step, whose metrics are `sums`.
-  """
+  """Compute a line's means over the interval, others of the last step."""
   host = jax.device_get(dict(sums))
   means = metrics.mean({**host, **to_sums(interval, host)})
   return {**{name: means[name] for name in host}, LARGEST: means[LARGEST]}

@@ -31,12 +31,7 @@ def formats() -> list[str]:
 
 
 def check_task(task: Task, output: Any, *, user: str) -> None:
-  """Raise ConfigError if predictions are requested of a task without any.
-
-  Args:
-    output: of the predictions; None without one.
-    user: the task's name in messages.
-  """
+  """Raise ConfigError if predictions are requested of a task without any."""
   if output and task.predict is None:
     raise ConfigError(f'--predictions: {user} makes no predictions; remove the flag')
 
@@ -44,9 +39,7 @@ def check_task(task: Task, output: Any, *, user: str) -> None:
 def check_output(file: Where, form: str | None, *, made: Where | None = None) -> None:
   """Raise ConfigError if a file of predictions cannot be written.
 
-  Args:
-    form: a name of `formats`; None for JSON rows.
-    made: a folder that will be created.
+  `form` is a name of `formats` or None for JSON rows, and `made` a folder that will be created.
   """
   run_paths.check_place(file, name='--predictions', made=made)
   if form is not None:
@@ -102,13 +95,9 @@ def write(
   form: str | None,
   in_words: InWords = lambda prediction, record: {},
 ) -> None:
-  """Write predictions as JSON rows or in a format.
+  """Write predictions as JSON rows or in a format (`form`, of `formats`).
 
-  Raises ConfigError: the format cannot represent such predictions.
-
-  Args:
-    file: the file, replaced as a whole.
-    form: a name of `formats`; None for JSON rows.
+  The file is replaced as a whole. Raises ConfigError: the format cannot represent such predictions.
   """
   if form is not None:
     with errors.stage(f'--format={form}'):
@@ -117,16 +106,13 @@ def write(
     return
   lines = []
   for row, record in zip(predictions, records, strict=True):
-    lines.append(_json({'row_id': row['row_id'], **row, **(in_words(row, record) if record else {}), 'record': record}))
+    line = {'row_id': row['row_id'], **row, **(in_words(row, record) if record else {}), 'record': record}
+    lines.append(json.dumps(line, ensure_ascii=False, default=_plain))
   text, path = '\n'.join([*lines, '']), files.path(file)
   if files.is_file(path.with_name(checksums.SUMS)):  # a run folder
     checksums.write(path.parent, {path.name: text})
   else:
     files.write_text(path, text)
-
-
-def _json(row: Row) -> str:
-  return json.dumps(row, ensure_ascii=False, default=_plain)
 
 
 def _plain(value: Any) -> Any:
@@ -144,9 +130,8 @@ def read(file: Where) -> list[dict[str, Any]]:
   checksums.check(file)
   rows = []
   text = files.read_text(files.path(file)).removesuffix('\n')
-  for line_number, line in enumerate(
-    text.split('\n') if text else (), start=1
-  ):  # not splitlines: a text may hold U+2028
+  # not splitlines: a text may hold U+2028
+  for line_number, line in enumerate(text.split('\n') if text else (), start=1):
     try:
       row = files.parse_json(line)
     except ValueError as error:
@@ -156,9 +141,8 @@ def read(file: Where) -> list[dict[str, Any]]:
         f'--score: line {line_number} of {file} has no row_id or record; use a file of evaluate --predictions=FILE'
       )
     if 'group' in row['record']:
-      row['record']['group'] = json.dumps(
-        row['record']['group']
-      )  # JSON turned the tuple into a list, which is not hashable
+      # JSON turned the tuple into a list, which is not hashable
+      row['record']['group'] = json.dumps(row['record']['group'])
     rows.append(row)
   if not rows:
     raise ConfigError(f'--score: {file} is empty')
@@ -254,10 +238,7 @@ def _chooses(rows: list[list[dict[str, Any]]], key: str, of: str) -> bool:
 def score(predictions: Sequence[Row], records: Sequence[Row], names: Sequence[str] = ()) -> dict[str, float]:
   """Compute the metrics of rows as `join` returns them.
 
-  Raises ConfigError: a score that does not fit the rows, or no score that fits.
-
-  Args:
-    names: of scores; () takes all that fit.
+  No `names` take all scores that fit. Raises ConfigError: a score that does not fit the rows, or no score that fits.
   """
   for name in names:
     scoring.check_name('--scores', name, scores_of(records))

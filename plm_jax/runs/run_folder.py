@@ -142,9 +142,8 @@ def agree_with_folder(settings: Mapping[str, Any], old: Mapping[str, Any]) -> tu
   requested = dict(settings)
   if settings['epochs'] is not None:  # converted to steps at the start, see `begun_steps`
     requested |= {'steps': old.get('steps'), 'epochs': None}
-  from_folder = {
-    key: old.get(key, ()) for key in ('extend', 'skip') if not settings[key]
-  }  # stored in the folder, not in the command
+  # stored in the folder, not in the command
+  from_folder = {key: old.get(key, ()) for key in ('extend', 'skip') if not settings[key]}
   return {**settings, **from_folder}, config.check_resume({**requested, **from_folder}, old)
 
 

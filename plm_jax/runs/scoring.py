@@ -73,10 +73,7 @@ def known(name: str) -> Score:
 
 
 def tokenized(names: Sequence[str], wanted: Sequence[str], *, where: str) -> tuple[str, ...]:
-  """Add the tokens that an evaluation names to its scores.
-
-  Raises ConfigError for tokens that no score has, or two for one score.
-  """
+  """Add an evaluation's tokens to its scores, or raise ConfigError."""
   left, found = list(wanted), []
   for name in names:
     own = [choice for choice in left if choice in known(name).choices]

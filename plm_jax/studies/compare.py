@@ -101,15 +101,8 @@ def _read(configs: Mapping[Path, Mapping[str, Any]], metric: str) -> list[Run]:
   metrics = metric_lines.read([RunFolder(folder).metrics for folder in configs], lambda name: name == metric)
   by_folder = dict(zip(configs, metrics, strict=True))
   runs = [
-    Run(
-      name=names[folder],
-      folder=folder,
-      settings=leaves(configs[folder]),
-      best=configs[folder].get('best'),
-      line=own.lines[metric],
-      diverged=own.diverged.get(metric),
-    )
-    for folder, own in by_folder.items()
+    Run(names[folder], folder, leaves(config), config.get('best'), own.lines[metric], own.diverged.get(metric))
+    for (folder, config), own in zip(configs.items(), metrics, strict=True)
     if metric in own.lines and len(own.lines[metric][0])
   ]
   never_finite = {folder for folder, own in by_folder.items() if metric in own.diverged and metric not in own.lines}

@@ -85,9 +85,7 @@ def without_weights(network: Network, trunk: nn.Module, share: float, *, each: b
 def without_heads(network: Network, trunk: nn.Module, share: float, subject: Subject | None) -> Network:
   """Set the output projections of the least important heads to 0.
 
-  Args:
-    share: share of the heads of each layer.
-    subject: run whose training loss measures importance; None uses the norm of the projections.
+  The training loss of `subject` measures importance, without one the norm of the projections.
   """
   kernels = {path: network.leaves[path] for path in head_kernels(trunk) if path in network.leaves}
   if not kernels:

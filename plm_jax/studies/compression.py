@@ -29,7 +29,7 @@ from plm_jax.io import files, run_paths
 from plm_jax.io.files import Where
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs.metrics import write_json
-from plm_jax.studies.compressed import Leaves, Network, Subject, compress
+from plm_jax.studies.compressed import Network, Subject, compress
 from plm_jax.training import evaluation, feed, parts
 from plm_jax.training.evaluate_saved import placed
 from plm_jax.training.parts import Settings
@@ -82,9 +82,9 @@ def run_study(
     rounds: timing repetitions per network, in turn with the others.
   """
   folder = files.local_path(out, what='--out')
-  _check_out(folder, files.path(workdir), [*recipes, *map(_folder_name, beside)])
+  _check_out(folder, files.path(workdir), [*recipes, *(files.path(other).name for other in beside)])
   subject = open_subject(settings, workdir, step=step, name=name, part=part)
-  metric = _metric(subject.settings, subject.evaluation)
+  metric = subject.settings['best'][0].partition('/')[2] if subject.settings['best'] else 'loss'
   measured: dict[str, Measured] = {}
   with sharding.use(subject.layout):
     original = network_of(subject)
@@ -97,7 +97,7 @@ def run_study(
     for other in beside:
       signals.check()
       peer = _open_peer(other, settings, subject, part=part)
-      label = _folder_name(other)
+      label = files.path(other).name
       measured[label] = measure(network_of(peer), peer, folder / _file_name(label), metric=metric)
     _time(measured, rounds=rounds)
   table = {
@@ -140,21 +140,16 @@ def _open_peer(workdir: str, settings: Settings, subject: Subject, *, part: str 
 
 
 def network_of(subject: Subject) -> Network:
-  """Read the network of a run, float32, with its trained scales."""
-  leaves, saved = _leaves(subject), subject.opened.as_saved
+  """Read the network that a run's task uses, float32, with trained scales."""
+  params, saved = subject.opened.params.with_sums(weights.SUMS).tree(), subject.opened.as_saved
+  wanted = flat(abstract_params(subject.parts.task, subject.source.spec))
+  available = {path: np.asarray(leaf, np.float32) for path, leaf in flat(params).items()}
+  if missing := [path for path in wanted if path not in available]:
+    raise ConfigError(f'{subject.opened.folder} lacks parameters of its task: {", ".join(missing[:4])}')
+  leaves = {path: available[path] for path in wanted}
   scale_paths = training_in_8_bits.places_of_scales(leaves)
   scales = {path: saved[scale].read(None) for path, scale in scale_paths.items() if scale in saved}
   return Network(block=subject.opened.model.block, leaves=leaves, scales=scales)
-
-
-def _leaves(subject: Subject) -> Leaves:
-  """Read the parameters that the task of a run uses, float32."""
-  saved = subject.opened.params.with_sums(weights.SUMS).tree()
-  wanted = abstract_params(subject.parts.task, subject.source.spec)
-  available = {path: np.asarray(leaf, np.float32) for path, leaf in flat(saved).items()}
-  if missing := [path for path in flat(wanted) if path not in available]:
-    raise ConfigError(f'{subject.opened.folder} lacks parameters of its task: {", ".join(missing[:4])}')
-  return {path: available[path] for path in flat(wanted)}
 
 
 def measure(network: Network, subject: Subject, folder: Path, *, metric: str) -> Measured:
@@ -292,14 +287,6 @@ def _evaluation_name(settings: Settings, name: str | None) -> str:
     raise ConfigError(f'--evaluation={name}: not in config.eval; choices: {", ".join(map(repr, names))}')
   best = settings['best'][0].partition('/')[0] if settings['best'] else names[0]
   return name or best
-
-
-def _metric(settings: Settings, name: str) -> str:
-  return settings['best'][0].partition('/')[2] if settings['best'] else 'loss'
-
-
-def _folder_name(folder: str) -> str:
-  return files.path(folder).name
 
 
 def _file_name(recipe: str) -> str:

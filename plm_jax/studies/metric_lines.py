@@ -116,12 +116,8 @@ def _read_block(file: Path, start: int, stop: int, wanted: Wanted, seen: dict[by
     return _parse_at_once(content, wanted, seen)
   except ValueError:  # pyarrow's errors are ValueErrors
     with files.open(file, 'rb') as stream:
-      first = 1 + sum(stream.read(size).count(b'\n') for size in _sizes(start))
+      first = 1 + sum(stream.read(min(BLOCK, start - read)).count(b'\n') for read in range(0, start, BLOCK))
     return _parse_by_line(content, wanted, first=first)
-
-
-def _sizes(total: int) -> list[int]:
-  return [min(BLOCK, total - start) for start in range(0, total, BLOCK)]
 
 
 def _parse_at_once(content: bytes, wanted: Wanted, seen: dict[bytes, set[str]]) -> _Block:

@@ -282,13 +282,8 @@ class Trainer:
       with stage('optim'):
         shapes, steps = abstract_params(self._task, spec), self._settings['steps']
         tx = optim.make(params=shapes, steps=steps, trains=self._task.trains, **optim_settings)
-      step = functools.partial(
-        train_step,
-        task=self._task,
-        tx=tx,
-        accumulate=self._settings['accumulate'],
-        random=self._settings['execution']['random'],
-      )
+      accumulate, random = self._settings['accumulate'], self._settings['execution']['random']
+      step = functools.partial(train_step, task=self._task, tx=tx, accumulate=accumulate, random=random)
       self._compiled[rate] = tx, jax.jit(step, donate_argnums=0), state_maker(self._task, tx, spec, layout=self._layout)
     return self._compiled[rate]
 

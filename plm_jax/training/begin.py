@@ -206,9 +206,11 @@ def open_run(
   # sizes, for the log, and the measure of speed
   flops = sizes.training_flops(task, spec, start.state.params)
   meter = Meter(flops, dtype=settings['execution']['dtype'], mesh=mesh, hosts=data.share[1])
-  total_steps, last_step = _last_steps(settings, step, options)
+  total_steps = history.total(settings)
+  last_step = total_steps if options.stop_at is None else max(step, min(total_steps, options.stop_at))
   counts = sizes.parameter_counts(start.state, start.optimiser)
-  _log_sizes(data, settings, counts, step=step, last_step=last_step, total_steps=total_steps, options=options)
+  has_passed = options.stop_at is not None and options.stop_at < step
+  _log_sizes(data, settings, counts, '' if has_passed else f'; steps {step} to {last_step} of {total_steps}')
   tokens, seconds = run_folder.spent(folder, step)
   # what the loop writes
   writer = stack.enter_context(metrics.Writer(folder.root, resume_step=step, sinks=settings['log']))
@@ -259,11 +261,6 @@ def open_run(
   return run, LoopState(state=start.state, interval=sums, step=step, has_targets=step > 0)
 
 
-def _last_steps(settings: Settings, step: int, options: RunOptions) -> tuple[int, int]:
-  total = history.total(settings)
-  return total, total if options.stop_at is None else max(step, min(total, options.stop_at))
-
-
 def _check_best(
   settings: Settings, data: RunData, state: TrainState, eval_steps: Mapping[str, evaluation.Steps]
 ) -> None:
@@ -280,19 +277,8 @@ def _check_best(
   )
 
 
-def _log_sizes(
-  data: RunData,
-  settings: Settings,
-  counts: Mapping[str, int],
-  *,
-  step: int,
-  last_step: int,
-  total_steps: int,
-  options: RunOptions,
-) -> None:
+def _log_sizes(data: RunData, settings: Settings, counts: Mapping[str, int], steps: str) -> None:
   mesh = data.layout.mesh
-  has_passed = options.stop_at is not None and options.stop_at < step
-  steps = '' if has_passed else f'; steps {step} to {last_step} of {total_steps}'
   log.info(
     f'{counts["parameters"]:,} parameters, {counts["trained"]:,} trained, {counts["outside_trunk"]:,} outside the trunk'
   )

@@ -84,10 +84,7 @@ class StepCache:
   ):
     """Compile nothing yet.
 
-    Args:
-      make_optimiser: schedule length in steps -> optimiser. All of them have the same state.
-      parts: of the run; its task is trained.
-      state_shardings: of each leaf of `TrainState`.
+    `make_optimiser` maps a schedule length in steps to an optimiser. All of them have the same state.
     """
     self._make_optimiser = make_optimiser
     self._log_every = settings['log_every']

@@ -84,7 +84,7 @@ def _train_once(settings: Mapping[str, Any], *, workdir: Where, options: RunOpti
       run.checkpoints.save_again()
       _save(run, loop, due)
     # read a batch, update, evaluate and save
-    while _has_more(run, loop):
+    while loop.exit_code == DONE and loop.step < run.last_step and not run.patience.lost and not loop.given_up:
       _make_step(run, loop)
       due = _due(run, loop.step)
       _read_metrics(run, loop, due)
@@ -104,10 +104,6 @@ def _train_once(settings: Mapping[str, Any], *, workdir: Where, options: RunOpti
     return loop.spike or finish(run, loop)
 
 
-def _has_more(run: RunContext, loop: LoopState) -> bool:
-  return loop.exit_code == DONE and loop.step < run.last_step and not run.patience.lost and not loop.given_up
-
-
 def _make_step(run: RunContext, loop: LoopState) -> None:
   """Read the next batch and update the state, metrics on the device."""
   number, began = loop.step + 1, time.monotonic()
@@ -125,8 +121,7 @@ def _make_step(run: RunContext, loop: LoopState) -> None:
   run.tracer.stepped(number, loop.state)
   if number <= run.first_step + 2:
     jax.block_until_ready(sums)
-    seconds = time.monotonic() - began
-    _log_pace(run, number, seconds)
+    _log_pace(run, number, time.monotonic() - began)
 
 
 def _log_pace(run: RunContext, step: int, seconds: float) -> None:

@@ -309,9 +309,8 @@ def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -
       known = signatures.files_of(named.inner)
       gives = {file: set(signatures.literal(file, 'GIVES') or ()) for file in known}
       giving = [file for file in known if set(keys) <= gives[file]]
-      giving = [
-        file for file in giving if not any(gives[other] < gives[file] for other in giving)
-      ]  # no more than asked
+      # no more than asked
+      giving = [file for file in giving if not any(gives[other] < gives[file] for other in giving)]
       if giving:
         found.append(f'{where}.{setting} ({", ".join(repr(file.rpartition(".")[2]) for file in giving)})')
   return ' or '.join(found) or f'{where}.name'

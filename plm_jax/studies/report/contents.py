@@ -90,11 +90,7 @@ class Contents(NamedTuple):
 def find(folders: Sequence[files.Where], wanted: Callable[[str], bool]) -> Contents:
   """Read the runs, sweeps and tables in some folders and below them.
 
-  Raises ConfigError: a folder does not exist or contains nothing to report.
-
-  Args:
-    folders: folders of runs, sweeps or tables, or folders that contain such folders.
-    wanted: function from the name of a metric to whether it is read.
+  `wanted` tells whether a metric is read. Raises ConfigError: a folder does not exist or contains nothing to report.
   """
   runs: dict[Path, None] = {}
   others: dict[Path, None] = {}
@@ -159,17 +155,7 @@ def _read_run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> 
     run_remarks.append(f'{own.metrics.name}: damaged and left out: line {shown}{more}')
   for metric, step in ((metric, step) for metric, step in metrics.not_finite.items() if metric.endswith(DIVERGING)):
     run_remarks.append(f'{metric} is not finite at step {step:,}')
-  return Run(
-    name=name,
-    folder=folder,
-    config=settings,
-    settings=leaves(settings),
-    result=result,
-    digests=digests,
-    devices=_devices(own.log),
-    metrics=metrics,
-    remarks=run_remarks,
-  )
+  return Run(name, folder, settings, leaves(settings), result, digests, _devices(own.log), metrics, run_remarks)
 
 
 def _json(file: Path, remarks: list[str]) -> dict[str, Any]:

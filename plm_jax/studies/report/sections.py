@@ -62,16 +62,9 @@ def _averages(groups: Groups, metric: str) -> str:
   rows = []
   for name, group in groups.items():
     with_metric = [
-      compare.Run(
-        name=run.name,
-        folder=run.folder,
-        settings=run.settings,
-        best=run.best,
-        line=run.metrics.lines[metric],
-        diverged=run.metrics.diverged.get(metric),
-      )
+      compare.Run(run.name, run.folder, run.settings, run.best, lines[metric], run.metrics.diverged.get(metric))
       for run in group
-      if metric in run.metrics.lines
+      if metric in (lines := run.metrics.lines)
     ]
     if with_metric:
       row = compare.ends(name, with_metric, metric)

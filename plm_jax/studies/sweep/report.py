@@ -9,7 +9,7 @@ import logging
 import math
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,7 +138,8 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
 
 def _chosen(sweep: Sweep, row: Row, done: Sequence[FrozenTrial], command: Sequence[str]) -> dict[str, Any]:
   """Describe the best row, its best trial, and the command for it."""
-  trial = _best_trial(sweep, row, done)
+  choose = max if sweep.direction == 'maximize' else min
+  trial = choose((trial for trial in done if trial.number in row.numbers), key=_value)
   point = point_of(trial.params, sweep.space)
   sentence = f'best: {sweep.metric} {row.score:.5g}'
   if not math.isfinite(row.score):
@@ -147,19 +148,10 @@ def _chosen(sweep: Sweep, row: Row, done: Sequence[FrozenTrial], command: Sequen
   elif SEED in point:
     over = 'of one seed' if row.seeds == 1 else f'the median over {row.seeds} seeds'
     sentence += f', {over}; the best of its trials, with seed {point[SEED]}, has {_value(trial):.5g}'
-  line = shlex.join(['plm-jax', 'train', *command, *_flags(point)])
+  line = shlex.join(['plm-jax', 'train', *command, *(f'--config.{name}={text}' for name, text in point.items())])
   score = row.score if math.isfinite(row.score) else None
   scores = {'score': score, 'seeds': row.seeds, 'trial': trial.number, 'value': trial.value}
   return {'point': row.point, **scores, 'seed': point.get(SEED), 'said': sentence, 'command': line}
-
-
-def _flags(point: Mapping[str, str]) -> list[str]:
-  return [f'--config.{name}={text}' for name, text in point.items()]
-
-
-def _best_trial(sweep: Sweep, row: Row, done: Sequence[FrozenTrial]) -> FrozenTrial:
-  choose = max if sweep.direction == 'maximize' else min
-  return choose((trial for trial in done if trial.number in row.numbers), key=_value)
 
 
 def _value(trial: FrozenTrial) -> float:
@@ -168,14 +160,14 @@ def _value(trial: FrozenTrial) -> float:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-  measured = {'mean': None, 'deviation': None} if not row.values else _measured(row.values)
   score = row.score if math.isfinite(row.score) else None
-  return {**row._asdict(), 'score': score, **measured, 'n': len(row.values)}
+  return {**row._asdict(), 'score': score, **_measured(row.values), 'n': len(row.values)}
 
 
 def _measured(values: Sequence[float]) -> dict[str, float | None]:
   """Compute the mean, and the sample standard deviation of several values."""
-  return {'mean': statistics.fmean(values), 'deviation': statistics.stdev(values) if len(values) > 1 else None}
+  mean = statistics.fmean(values) if values else None
+  return {'mean': mean, 'deviation': statistics.stdev(values) if len(values) > 1 else None}
 
 
 def as_table(sweep: Sweep, ranked: Sequence[Row]) -> Table:
@@ -187,7 +179,7 @@ def as_table(sweep: Sweep, ranked: Sequence[Row]) -> Table:
   for column in [*names, *(('median', 'mean', 'deviation', 'n') if seeds else (sweep.metric,)), 'trial', 'remarks']:
     printed.add_column(column, justify='left' if column == 'remarks' else 'right')
   for row in ranked[:SHOWN]:
-    measured = [row.score, *(_measured(row.values).values() if row.values else (None, None))]
+    measured = [row.score, *_measured(row.values).values()]
     numbers = [f'{value:.5g}' if value is not None and math.isfinite(value) else '-' for value in measured]
     cells = [*numbers, str(len(row.values))] if seeds else numbers[:1]
     remarks = '; '.join(dict.fromkeys(row.reasons))
@@ -240,7 +232,7 @@ def draw_parallel(sweep: Sweep, done: Sequence[FrozenTrial], file: Path) -> None
     axes.plot(range(len(keys) + 1), [*heights, value], color=colours(value), alpha=0.8)
   for x, key in enumerate(keys):
     axes.axvline(x, color='0.6', linewidth=0.8)
-    for text in key.steps() if key.values else _ends(key):
+    for text in key.steps() if key.values else (f'{key.low:g}', f'{key.high:g}'):
       axes.annotate(
         pictures.plain(text), (x, _height(key, text)), xytext=(4, 2), textcoords='offset points', fontsize=8
       )
@@ -256,10 +248,6 @@ def draw_parallel(sweep: Sweep, done: Sequence[FrozenTrial], file: Path) -> None
   axes.spines[['top', 'right', 'left', 'bottom']].set_visible(False)
   with files.replacing(file) as temporary:
     figure.savefig(temporary, format='png', dpi=130)
-
-
-def _ends(key: Key) -> tuple[str, str]:
-  return f'{key.low:g}', f'{key.high:g}'
 
 
 def _height(key: Key, value: Any) -> float:

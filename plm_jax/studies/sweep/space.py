@@ -72,11 +72,11 @@ class Key(NamedTuple):
     if self.values:
       return self.values
     if self.points is None and not self.whole:
-      raise ConfigError(f'{_label(self.name)}: a range in a grid needs count, a number of values.')
+      raise ConfigError(f'--space: {self.name}: a range in a grid needs count, a number of values.')
     count = self.points or round(self.high - self.low) + 1
     if count > LARGEST_GRID:
       raise ConfigError(
-        f'{_label(self.name)}: {count:,} values of one key are too many: set a smaller count, or use --method=random.'
+        f'--space: {self.name}: {count:,} values of one key are too many: set a smaller count, or use --method=random.'
       )
     is_log = self.scale == 'log' and self.points is not None
     low, high = (math.log(end) if is_log else end for end in (self.low, self.high))
@@ -154,12 +154,8 @@ def parse(literal: Any) -> Space:
   return tuple(space)
 
 
-def _label(name: str) -> str:
-  return f'--space: {name}'
-
-
 def _key(name: str, block: Any, earlier: Mapping[str, Key]) -> Key:
-  label = _label(name)
+  label = f'--space: {name}'
   given = block if isinstance(block, Mapping) else {'values': block}
   for field in given:
     errors.check_choice(label, 'field', field, FIELDS)

@@ -190,10 +190,8 @@ def work(sweep: Sweep, words: Sequence[str]) -> list[FrozenTrial]:
   """Run trials until all are finished, including those of other workers.
 
   Returns the trials, by number. Raises ConfigError: the folder holds another sweep, or the first trial cannot start.
-  Raises signals.Interrupted: stopped by a signal; the running trial is saved.
-
-  Args:
-    words: words of the sweep command; `--trial=N` is added to run one trial.
+  Raises signals.Interrupted: stopped by a signal; the running trial is saved. `--trial=N` is added to `words` of the
+  sweep command to run one trial.
   """
   waiting = False
   with files.locked(sweep.lock('sweep'), doing='choosing a trial'):

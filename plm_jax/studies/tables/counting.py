@@ -35,7 +35,7 @@ class Counts:
     """Count runs, all in one process; raise Interrupted after a signal."""
     new = {key: question for key, question in map(_question, all_runs) if key not in self._answers}
     if new:
-      self._answers |= dict(zip(new, _ask(list(new.values())), strict=True))
+      self._answers |= dict(zip(new, child.answers(__name__, list(new.values())), strict=True))
 
   def of(self, run: Run) -> Counted:
     """Return 'parameters' and 'flops' of a run's model.
@@ -71,12 +71,8 @@ def _question(run: Run) -> tuple[str, dict[str, Any]]:
   return json.dumps([counted, question['header']], sort_keys=True), question
 
 
-def _ask(questions: Sequence[Mapping[str, Any]]) -> list[Any]:
-  """Count each question by `training/cost/sizes.py`, or give the error."""
-  return child.answers(__name__, questions)
-
-
 def _count(question: Mapping[str, Any]) -> Any:
+  """Count by `training/cost/sizes.py`, or return the error."""
   from plm_jax.planning import stand_in  # loads jax
   from plm_jax.training.cost import sizes
 

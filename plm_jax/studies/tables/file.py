@@ -202,12 +202,7 @@ class Table:
 
 
 class Origin(NamedTuple):
-  """Origin of a published number.
-
-  Attributes:
-    mark: its reliability.
-    quoted: another paper that it comes from; empty for none.
-  """
+  """Origin of a published number: its reliability, and another paper that it comes from, if any."""
 
   mark: str
   quoted: str = ''

@@ -94,9 +94,5 @@ def _call(command: Sequence[str], out: Path, compiled: Path) -> str:
     raise signals.Interrupted(f'stopped by a signal: the same command resumes {out.stem}', STOPPED)
   if code == 0:
     return ''
-  return f'exit {code}: {_last_line(files.read_text(out))}'
-
-
-def _last_line(text: str) -> str:
-  lines = [line for line in text.splitlines() if line.strip()]
-  return lines[-1].strip() if lines else 'without a word'
+  lines = [line for line in files.read_text(out).splitlines() if line.strip()]
+  return f'exit {code}: {lines[-1].strip() if lines else "without a word"}'

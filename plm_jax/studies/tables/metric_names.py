@@ -18,12 +18,8 @@ from plm_jax.studies.tables.runs import Cell, Run
 def check(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], left: Sequence[Run], *, head: str) -> None:
   """Raise ConfigError if a column needs a metric that its evaluation lacks.
 
-  Rows differ only in the pre-training, so one run of each config of a column is checked. Raises ConfigError: lists
-  every such metric and the available ones; Interrupted: stopped by a signal.
-
-  Args:
-    left: runs to be made; others are not checked.
-    head: the table file, for the error.
+  Rows differ only in the pre-training, so one run of each config of a column is checked, if it is to be made (`left`).
+  Raises ConfigError: lists every such metric and the available ones; Interrupted: stopped by a signal.
   """
   digests = {run.digest for run in left}
   questions: dict[tuple[str, str], dict[str, Any]] = {}

@@ -153,16 +153,12 @@ def verdict(table: Table, row: str, column: str, cell: Measured | None) -> str:
   values = cell.values[~np.isnan(cell.values)]
   mean = intervals.summarise(cell, table.summary)
   if table.columns[column].of == 'evaluation' or table.columns[column].over:
-    digits = max(_decimals(number) for number in published.values())
+    digits = max(len(f'{number:.10g}'.partition('.')[2]) for number in published.values())
     return SAME if round(mean, digits) == round(published[column], digits) else DIFFERS
   if len(values) < 2:
     return 'one run has no spread'
   half = stats.t.ppf((1 + intervals.LEVEL) / 2, len(values) - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / len(values))
   return SAME if abs(mean - published[column]) <= half else DIFFERS
-
-
-def _decimals(number: float) -> int:
-  return len(f'{number:.10g}'.partition('.')[2])
 
 
 def facts(table: Table, verdicts: Mapping[tuple[str, str], str]) -> list[str]:

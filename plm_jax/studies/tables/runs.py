@@ -205,16 +205,7 @@ def _run(
   content = [stated(settings), source and source.digest, scratch, *more]
   identity = json.dumps(content, sort_keys=True)
   digest = hashlib.sha256(identity.encode()).hexdigest()[:DIGITS]
-  return Run(
-    config=target,
-    changes=changes,
-    settings=settings,
-    source=source,
-    scratch=scratch,
-    digest=digest,
-    evaluates=evaluates,
-    weights=weights,
-  )
+  return Run(target, changes, settings, source, scratch, digest, evaluates=evaluates, weights=weights)
 
 
 @functools.lru_cache(maxsize=1_000)

@@ -75,7 +75,8 @@ def expand(
     raise ConfigError(f'{LABEL}={source} is a {name!r}, and model.name={own["name"]!r}: leave the name out.')
   on_top = own.get('overrides', {})
   if given:  # a flag replaces the model of the file
-    on_top = _of_training(on_top) if same_family else {}
+    kept = on_top if same_family and isinstance(on_top, Mapping) else {}
+    on_top = {key: value for key, value in kept.items() if OF_TRAINING.fullmatch(key)}
   multiple = _multiple(vocab.size, rows, overrides.get('vocab_multiple', 1))
   overrides = {**overrides, **({} if multiple == 1 else {'vocab_multiple': multiple}), **on_top}
   more = vocab.size > rows
@@ -87,12 +88,6 @@ def expand(
     'vocab': {**block, 'name': vocab.kind},
     'init_from': _entries(source, settings, more=more, head=head),
   }, rest
-
-
-def _of_training(overrides: Any) -> dict[str, Any]:
-  """Return the overrides that a folder of the same family keeps (`OF_TRAINING`)."""
-  kept = overrides if isinstance(overrides, Mapping) else {}
-  return {key: value for key, value in kept.items() if OF_TRAINING.fullmatch(key)}
 
 
 def asked(words: Sequence[str]) -> str | None:

@@ -26,10 +26,7 @@ Settings = Mapping[str, Any]
 def with_new(settings: Settings, kept: Settings) -> dict[str, Any]:
   """Add the new parameters of a frozen trunk to `adapter.trained`.
 
-  Raises ConfigError: a source of `init_from` does not exist.
-
-  Args:
-    kept: those that the run began with, which decide; {} for a new run.
+  Those in `kept`, with which a run began, decide. Raises ConfigError: a source of `init_from` does not exist.
   """
   adapter = settings['adapter'] or {}
   if not (

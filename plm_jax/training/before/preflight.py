@@ -48,8 +48,7 @@ Settings = Mapping[str, Any]
 def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
   """Raise ConfigError for runs that cannot begin or fit; write nothing.
 
-  Args:
-    scored: further metrics that evaluations have to give, such as 'test/accuracy'.
+  `scored` are further metrics that evaluations have to give, such as 'test/accuracy'.
   """
   # checks that read the config only
   _check_watched(settings)
@@ -192,9 +191,6 @@ def check_targets(settings: Settings, parts: Parts, source: Source, *, layout: s
 
   Targets are counted only if a rate is 0, since a function is compiled for it. Objectives that learn from unchanged
   tokens, and mixtures, always have targets.
-
-  Args:
-    layout: mesh and rules, which are in use.
   """
   objective = build.unwrapped(settings)['objective']
   where = next(_rates_of_0(objective, 'objective'), None) if objective else None
@@ -339,10 +335,7 @@ def _prepared(spec: Mapping[str, jax.ShapeDtypeStruct], task: Task, key: Array, 
 
 
 def abstract_state(settings: Settings, parts: Parts, layout: sharding.Layout) -> tuple[TrainState, optim.Optimiser]:
-  """Return shapes with shardings of the first state, and its optimiser.
-
-  Raises ConfigError: `optim` speaks of parameters that are not there.
-  """
+  """Return the first state's shapes with shardings, and its optimiser, or ConfigError."""
   spec = batch_spec(parts, settings['data'])
   with errors.stage(parts.user):
     shapes = abstract_params(parts.task, spec)

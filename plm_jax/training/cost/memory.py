@@ -89,12 +89,8 @@ def leaves(state: TrainState, tx: optim.Optimiser, batch: Mapping[str, Any], *, 
 def check(found: list[Leaf], trunk: nn.Module, settings: Mapping[str, Any], *, layout: Layout) -> None:
   """Raise ConfigError if the arrays do not fit in memory.
 
-  The message names the largest of them and what would lower it.
-
-  Args:
-    found: from `leaves`, or some of them.
-    trunk: whose sizes the message names.
-    layout: mesh and rules; the devices of this process in it must have room.
+  The message names the largest of them, sizes of `trunk`, and what would lower it. The devices of this process in
+  `layout` must have room.
   """
   devices = layout.mesh.local_devices
   room = free(devices)

@@ -18,10 +18,7 @@ class Meter:
   def __init__(self, flops_per_row: float, *, dtype: str, mesh: Mesh, hosts: int):
     """Start the clock.
 
-    Args:
-      flops_per_row: operations of a training step per row.
-      dtype: of the matrix products.
-      hosts: into how many parts the hosts cut a batch.
+    `flops_per_row` counts a training step's operations, `dtype` is that of matrix products, and `hosts` cut a batch.
     """
     self._flops_per_row = flops_per_row
     self._peak = flops.peak_flops(mesh.devices.flat[0].device_kind, dtype)

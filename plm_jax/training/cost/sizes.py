@@ -93,11 +93,7 @@ def batch_spec(
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """Return the shapes and dtypes of a batch with given keys.
 
-  Args:
-    reads: keys, as in `READS`.
-    length: tokens of a row.
-    targets: tokens of a text to write; None for as many.
-    windows: windows of a text.
+  Rows have `length` tokens, `targets` tokens to write (None for as many) and `windows` of a text.
   """
   sizes = {'b': rows, 'k': OPTIONS, 'l': length, 't': targets or length, 'c': SLOTS, 'n': 1, 'w': windows}
   return {

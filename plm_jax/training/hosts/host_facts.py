@@ -30,14 +30,8 @@ Settings = Mapping[str, Any]
 
 # variables that change the programs of a process; those that are of one host by their nature are left out
 _OF_PROGRAMS = ('XLA_FLAGS', 'LIBTPU_INIT_ARGS', 'JAX_')
-_OF_A_HOST = (
-  'JAX_COORDINATOR_',
-  'JAX_PROCESS_',
-  'JAX_LOCAL_',
-  'JAX_PARTITION_',
-  'JAX_SLICE_',
-  'JAX_COMPILATION_CACHE_',
-)
+_HOST_WORDS = ('COORDINATOR', 'PROCESS', 'LOCAL', 'PARTITION', 'SLICE', 'COMPILATION_CACHE')
+_OF_A_HOST = tuple(f'JAX_{word}_' for word in _HOST_WORDS)
 _COPIES = 2  # of the state on disk, beside those that `keep` leaves: the best one, and the one that is being written
 _SHOWN = 12  # letters of a digest
 
