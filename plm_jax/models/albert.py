@@ -244,7 +244,7 @@ _HEADS = 'the rule d/64 of the paper gives 32 heads; the count is the same'
 
 def _published(parameters: int, paper: str, with_heads: int, note: str = '') -> Published:
   also = (('with heads for masked tokens and sentence order', with_heads),)
-  return Published(vocab_size=30_000, parameters=parameters, paper=paper, note=note, also=also)
+  return Published(30_000, parameters, paper, note=note, also=also)
 
 
 _SIZES = {

@@ -199,9 +199,9 @@ CONFIGS: Mapping[str, Config] = {'ulmfit': Config(), 'tiny': Config(hidden_dim=1
 
 PUBLISHED: Mapping[str, Published] = {
   'ulmfit': Published(
-    vocab_size=60_002,
-    parameters=44_272_402,
-    paper='none',
+    60_002,
+    44_272_402,
+    'none',
     also=(('LSTM layers', 20_211_600),),
     note='with the output bias; later releases of fastai have layers of 1152, 20,273,280 parameters',
   )

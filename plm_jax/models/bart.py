@@ -266,26 +266,21 @@ CONFIGS: Mapping[str, Config] = {
 
 PUBLISHED: Mapping[str, Published] = {
   'bart-base': Published(
-    vocab_size=50_265,
-    parameters=139_420_416,
-    paper='140M',
-    also=(('with the 51,201 rows of the released table', 140_139_264),),
+    50_265, 139_420_416, '140M', also=(('with the 51,201 rows of the released table', 140_139_264),)
   ),
-  'bart-large': Published(vocab_size=50_265, parameters=406_291_456, paper='400M'),
+  'bart-large': Published(50_265, 406_291_456, '400M'),
   'distilbart-cnn-12-6': Published(
-    vocab_size=50_264,
-    parameters=305_510_400,
-    paper='306M',
+    50_264,
+    305_510_400,
+    '306M',
     note="every second layer of bart-large-cnn's decoder",
     source=(2020, 'Shleifer & Rush, Pre-trained summarization distillation'),
   ),
-  'mbart-large-cc25': Published(
-    vocab_size=250_027, parameters=610_851_840, paper='680M', source=(2020, 'Liu et al., mBART')
-  ),
+  'mbart-large-cc25': Published(250_027, 610_851_840, '680M', source=(2020, 'Liu et al., mBART')),
   'mbart-large-50': Published(
-    vocab_size=250_054,
-    parameters=610_879_488,
-    paper='none',
+    250_054,
+    610_879_488,
+    'none',
     note='mbart-large-cc25 with 27 more rows of languages',
     source=(2020, 'Tang et al., Multilingual translation with extensible pretraining'),
   ),

@@ -279,53 +279,45 @@ _DISTILBERT = 2019, 'Sanh et al., DistilBERT'
 
 
 def _uncased(parameters: int, paper: str, head: str, with_head: int, source: tuple[int, str]) -> Published:
-  return Published(vocab_size=30_522, parameters=parameters, paper=paper, also=((head, with_head),), source=source)
+  return Published(30_522, parameters, paper, also=((head, with_head),), source=source)
 
 
 PUBLISHED: Mapping[str, Published] = {
   'bert-base': Published(
-    vocab_size=30_522,
-    parameters=109_482_240,
-    paper='110M',
+    30_522,
+    109_482_240,
+    '110M',
     note='uncased',
     also=((_PAIR, 110_106_428), (_CASED, 108_310_272), (f'{_CASED}, {_PAIR}', 108_932_934)),
   ),
   'bert-large': Published(
-    vocab_size=30_522,
-    parameters=335_141_888,
-    paper='340M',
+    30_522,
+    335_141_888,
+    '340M',
     note='uncased',
     also=((_PAIR, 336_226_108), (_CASED, 333_579_264), (f'{_CASED}, {_PAIR}', 334_661_958)),
   ),
   'spanbert-base': Published(
-    vocab_size=28_996,
-    parameters=108_310_272,
-    paper='110M',
+    28_996,
+    108_310_272,
+    '110M',
     note='cased BERT with another pre-training',
     also=(('its span-boundary head, of 15 positions', 1_959_676),),
     source=_SPANBERT,
   ),
   'spanbert-large': Published(
-    vocab_size=28_996,
-    parameters=333_579_264,
-    paper='340M',
+    28_996,
+    333_579_264,
+    '340M',
     note='cased BERT with another pre-training',
     also=(('its span-boundary head, of 15 positions', 3_388_668),),
     source=_SPANBERT,
   ),
   'roberta-base': Published(
-    vocab_size=50_265,
-    parameters=124_644_864,
-    paper='125M',
-    also=((_DUMMY, 124_645_632), (f'{_MLM}, {_DUMMY}', 124_697_433)),
-    source=_ROBERTA_PAPER,
+    50_265, 124_644_864, '125M', also=((_DUMMY, 124_645_632), (f'{_MLM}, {_DUMMY}', 124_697_433)), source=_ROBERTA_PAPER
   ),
   'roberta-large': Published(
-    vocab_size=50_265,
-    parameters=355_358_720,
-    paper='355M',
-    also=((_DUMMY, 355_359_744), (f'{_MLM}, {_DUMMY}', 355_412_057)),
-    source=_ROBERTA_PAPER,
+    50_265, 355_358_720, '355M', also=((_DUMMY, 355_359_744), (f'{_MLM}, {_DUMMY}', 355_412_057)), source=_ROBERTA_PAPER
   ),
   'electra-small': _uncased(13_483_008, '14M', _RTD, 13_549_057, _ELECTRA_PAPER),
   'electra-base': _uncased(108_891_648, '110M', _RTD, 109_483_009, _ELECTRA_PAPER),
@@ -335,15 +327,9 @@ PUBLISHED: Mapping[str, Published] = {
   'electra-large-generator': _uncased(50_999_552, 'width 1/4', _MLM, 51_295_290, _ELECTRA_PAPER),
   'distilbert-base': _uncased(66_362_880, '66M', _MLM, 66_985_530, _DISTILBERT),
   'mpnet-base': Published(
-    vocab_size=30_527,
-    parameters=109_486_464,
-    paper='110M',
-    also=((_MLM, 109_518_527),),
-    source=(2020, 'Song et al., MPNet'),
+    30_527, 109_486_464, '110M', also=((_MLM, 109_518_527),), source=(2020, 'Song et al., MPNet')
   ),
-  'ernie-1.0-base': Published(
-    vocab_size=18_000, parameters=99_866_112, paper='none', source=(2019, 'Sun et al., ERNIE')
-  ),
+  'ernie-1.0-base': Published(18_000, 99_866_112, 'none', source=(2019, 'Sun et al., ERNIE')),
   'ernie-2.0-base-en': _uncased(109_486_080, '110M', _PAIR, 110_110_268, (2019, 'Sun et al., ERNIE 2.0')),
 }
 

@@ -125,12 +125,7 @@ def make(*, vocab_size: int, variant: str, overrides: Overrides = None, executio
 CONFIGS: Mapping[str, Config] = {'cnn-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=384)}
 
 PUBLISHED: Mapping[str, Published] = {
-  'cnn-base': Published(
-    vocab_size=30_522,
-    parameters=108_432_384,
-    paper='none',
-    note='not from a paper: the size and vocabulary of bert-base',
-  )
+  'cnn-base': Published(30_522, 108_432_384, 'none', note='not from a paper: the size and vocabulary of bert-base')
 }
 
 PAPER = Paper(

@@ -155,9 +155,7 @@ def make(*, vocab_size: int, variant: str, overrides: Overrides = None, executio
 CONFIGS: Mapping[str, Config] = {'cove': Config(), 'tiny': Config(word_dim=16, hidden_dim=64)}  # fmt: skip
 
 PUBLISHED: Mapping[str, Published] = {
-  'cove': Published(
-    vocab_size=0, parameters=3_609_600, paper='none', note='without the fixed word vectors, 300 numbers for each word'
-  )
+  'cove': Published(0, 3_609_600, 'none', note='without the fixed word vectors, 300 numbers for each word')
 }
 
 PAPER = Supervised(

@@ -169,9 +169,9 @@ CONFIGS: Mapping[str, Config] = {
 
 PUBLISHED: Mapping[str, Published] = {
   'cvt': Published(
-    vocab_size=0,
-    parameters=17_044_513,
-    paper='none',
+    0,
+    17_044_513,
+    'none',
     note='without the word vectors, 300 numbers for each word; 262 characters instead of 109 in the released code',
   )
 }

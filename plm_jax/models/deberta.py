@@ -386,11 +386,7 @@ def _published(
 ) -> Published:
   also = (('without the pooler, which published checkpoints lack', without_pooler),)
   return Published(
-    vocab_size=vocab_size,
-    parameters=without_pooler + width * (width + 1),
-    paper=f'{backbone} without embeddings',
-    also=also,
-    source=source,
+    vocab_size, without_pooler + width * (width + 1), f'{backbone} without embeddings', also=also, source=source
   )
 
 

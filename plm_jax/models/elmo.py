@@ -307,13 +307,10 @@ CONFIGS: Mapping[str, Config] = {
 }
 
 PUBLISHED: Mapping[str, Published] = {
-  'elmo-small': Published(vocab_size=793_471, parameters=13_593_312, paper='13.6M'),
-  'elmo-medium': Published(vocab_size=793_471, parameters=28_027_744, paper='28.0M'),
+  'elmo-small': Published(793_471, 13_593_312, '13.6M'),
+  'elmo-medium': Published(793_471, 28_027_744, '28.0M'),
   'elmo-original': Published(
-    vocab_size=793_471,
-    parameters=93_600_864,
-    paper='93.6M',
-    note='also for the weights of 5.5 billion words; the softmax belongs to the objective',
+    793_471, 93_600_864, '93.6M', note='also for the weights of 5.5 billion words; the softmax belongs to the objective'
   ),
 }
 

@@ -269,9 +269,9 @@ CONFIGS: Mapping[str, Config] = {
 _PADDED = 'the vocabulary with its special tokens, padded to a multiple of 128'
 
 PUBLISHED: Mapping[str, Published] = {
-  'glm-base': Published(vocab_size=30_592, parameters=109_338_624, paper='110M', note=_PADDED),
-  'glm-large': Published(vocab_size=30_592, parameters=334_688_256, paper='335M', note=_PADDED),
-  'glm-10b': Published(vocab_size=50_304, parameters=9_880_682_496, paper='10B', note=_PADDED),
+  'glm-base': Published(30_592, 109_338_624, '110M', note=_PADDED),
+  'glm-large': Published(30_592, 334_688_256, '335M', note=_PADDED),
+  'glm-10b': Published(50_304, 9_880_682_496, '10B', note=_PADDED),
 }
 
 PAPER = Paper(

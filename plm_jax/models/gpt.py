@@ -302,35 +302,27 @@ _OPT = 2022, 'Zhang et al., OPT'
 
 def _gpt2(parameters: int, paper: str, corrected: str) -> Published:
   note = f'corrected by OpenAI to {corrected}'
-  return Published(vocab_size=50_257, parameters=parameters, paper=paper, note=note, source=_GPT2)
+  return Published(50_257, parameters, paper, note=note, source=_GPT2)
 
 
 PUBLISHED: Mapping[str, Published] = {
-  'gpt': Published(vocab_size=40_478, parameters=116_534_784, paper='117M'),
+  'gpt': Published(40_478, 116_534_784, '117M'),
   'gpt2': _gpt2(124_439_808, '117M', '124M'),
   'gpt2-medium': _gpt2(354_823_168, '345M', '355M'),
   'gpt2-large': _gpt2(774_030_080, '762M', '774M'),
   'gpt2-xl': _gpt2(1_557_611_200, '1542M', '1.5B'),
-  'gpt3-small': Published(vocab_size=50_257, parameters=125_226_240, paper='125M', source=_GPT3),
-  'gpt3-medium': Published(vocab_size=50_257, parameters=355_871_744, paper='350M', source=_GPT3),
-  'gpt3-large': Published(vocab_size=50_257, parameters=760_300_032, paper='760M', source=_GPT3),
+  'gpt3-small': Published(50_257, 125_226_240, '125M', source=_GPT3),
+  'gpt3-medium': Published(50_257, 355_871_744, '350M', source=_GPT3),
+  'gpt3-large': Published(50_257, 760_300_032, '760M', source=_GPT3),
   'gpt3-xl': Published(
-    vocab_size=50_257,
-    parameters=1_315_723_264,
-    paper='1.3B',
-    also=(('24 heads of 128, as printed', 1_517_123_584),),
-    source=_GPT3,
+    50_257, 1_315_723_264, '1.3B', also=(('24 heads of 128, as printed', 1_517_123_584),), source=_GPT3
   ),
-  'gpt3-2.7b': Published(vocab_size=50_257, parameters=2_651_553_280, paper='2.7B', source=_GPT3),
-  'gpt3-6.7b': Published(vocab_size=50_257, parameters=6_658_404_352, paper='6.7B', source=_GPT3),
+  'gpt3-2.7b': Published(50_257, 2_651_553_280, '2.7B', source=_GPT3),
+  'gpt3-6.7b': Published(50_257, 6_658_404_352, '6.7B', source=_GPT3),
   'gpt3-13b': Published(
-    vocab_size=50_257,
-    parameters=12_853_386_240,
-    paper='13.0B',
-    also=(('a width of 5,140, as printed', 12_952_938_780),),
-    source=_GPT3,
+    50_257, 12_853_386_240, '13.0B', also=(('a width of 5,140, as printed', 12_952_938_780),), source=_GPT3
   ),
-  'gpt3-175b': Published(vocab_size=50_257, parameters=174_604_259_328, paper='175.0B', source=_GPT3),
+  'gpt3-175b': Published(50_257, 174_604_259_328, '175.0B', source=_GPT3),
   'opt-125m': Published(50_272, 125_239_296, '125M', source=_OPT),
   'opt-350m': Published(50_272, 331_196_416, '350M', source=_OPT),
   'opt-1.3b': Published(50_272, 1_315_758_080, '1.3B', source=_OPT),

@@ -268,8 +268,8 @@ CONFIGS: Mapping[str, Config] = {
 }
 
 PUBLISHED: Mapping[str, Published] = {
-  'gpt-bert-small': Published(vocab_size=8_192, parameters=29_892_164, paper='30M'),
-  'gpt-bert-base': Published(vocab_size=16_384, parameters=119_454_532, paper='119M'),
+  'gpt-bert-small': Published(8_192, 29_892_164, '30M'),
+  'gpt-bert-base': Published(16_384, 119_454_532, '119M'),
 }
 
 PAPER = Paper(

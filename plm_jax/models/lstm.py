@@ -126,12 +126,7 @@ def make(
 CONFIGS: Mapping[str, Config] = {'lstm-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=96)}
 
 PUBLISHED: Mapping[str, Published] = {
-  'lstm-base': Published(
-    vocab_size=30_522,
-    parameters=108_460_032,
-    paper='none',
-    note='not from a paper: the size and vocabulary of bert-base',
-  )
+  'lstm-base': Published(30_522, 108_460_032, 'none', note='not from a paper: the size and vocabulary of bert-base')
 }
 
 PAPER = Paper(

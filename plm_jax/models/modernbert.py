@@ -182,8 +182,8 @@ CONFIGS: Mapping[str, Config] = {
 
 _MLM = 'as a masked language model'
 PUBLISHED: Mapping[str, Published] = {
-  'modernbert-base': Published(vocab_size=50_368, parameters=149_014_272, paper='149M', also=((_MLM, 149_655_232),)),
-  'modernbert-large': Published(vocab_size=50_368, parameters=394_781_696, paper='395M', also=((_MLM, 395_881_664),)),
+  'modernbert-base': Published(50_368, 149_014_272, '149M', also=((_MLM, 149_655_232),)),
+  'modernbert-large': Published(50_368, 394_781_696, '395M', also=((_MLM, 395_881_664),)),
 }
 
 PAPER = Paper(

@@ -159,9 +159,9 @@ CONFIGS: Mapping[str, Config] = {
 }
 
 PUBLISHED: Mapping[str, Published] = {
-  'palm-8b': Published(vocab_size=256_000, parameters=8_632_012_800, paper='8.63B'),
-  'palm-62b': Published(vocab_size=256_000, parameters=62_495_662_080, paper='62.50B'),
-  'palm-540b': Published(vocab_size=256_000, parameters=540_356_474_880, paper='540.35B'),
+  'palm-8b': Published(256_000, 8_632_012_800, '8.63B'),
+  'palm-62b': Published(256_000, 62_495_662_080, '62.50B'),
+  'palm-540b': Published(256_000, 540_356_474_880, '540.35B'),
 }
 
 PAPER = Paper(year=2022, title='Chowdhery et al., PaLM', architecture='decoder', objective_family='autoregressive')

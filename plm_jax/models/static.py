@@ -92,21 +92,18 @@ CONFIGS: Mapping[str, Config] = {
 
 PUBLISHED: Mapping[str, Published] = {
   'word2vec': Published(
-    vocab_size=71_291,
-    parameters=7_129_100,
-    paper='none',
-    note='the default width of word2vec.c; the vocabulary of text8, the text of its demo',
+    71_291, 7_129_100, 'none', note='the default width of word2vec.c; the vocabulary of text8, the text of its demo'
   ),
   'word2vec-300': Published(
-    vocab_size=3_000_000,
-    parameters=900_000_000,
-    paper='3 million vectors of 300',
+    3_000_000,
+    900_000_000,
+    '3 million vectors of 300',
     note='the vectors of Google News; training has a second, output table of the same size',
   ),
   'glove-50': Published(
-    vocab_size=400_000,
-    parameters=20_000_000,
-    paper='400 thousand vectors of 50',
+    400_000,
+    20_000_000,
+    '400 thousand vectors of 50',
     note='the vectors of Wikipedia 2014 and Gigaword 5, each the sum of the two in training',
     source=(2014, 'Pennington et al., GloVe'),
   ),

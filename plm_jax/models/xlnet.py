@@ -380,16 +380,10 @@ _BODY = 'without the summary layer'
 
 PUBLISHED: Mapping[str, Published] = {
   'xlnet-base': Published(
-    vocab_size=32_000,
-    parameters=117_308_928,
-    paper='as BERT-base',
-    also=((_BODY, 116_718_336), (f'{_BODY}, with its output bias', 116_750_336)),
+    32_000, 117_308_928, 'as BERT-base', also=((_BODY, 116_718_336), (f'{_BODY}, with its output bias', 116_750_336))
   ),
   'xlnet-large': Published(
-    vocab_size=32_000,
-    parameters=361_318_400,
-    paper='as BERT-large',
-    also=((_BODY, 360_268_800), (f'{_BODY}, with its output bias', 360_300_800)),
+    32_000, 361_318_400, 'as BERT-large', also=((_BODY, 360_268_800), (f'{_BODY}, with its output bias', 360_300_800))
   ),
 }
 
