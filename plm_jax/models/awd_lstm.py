@@ -19,7 +19,6 @@ from plm_jax.core.keywords import Count, Depth, Epsilon, PartRate, Rate, Std
 from plm_jax.core.sharding import constrain
 from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
 from plm_jax.layers import cache as caches
-from plm_jax.layers import pooling
 from plm_jax.layers.cache import Cache
 from plm_jax.layers.dropout import Dropout, LockedDropout
 from plm_jax.layers.linear import OutputBias, uniform
@@ -127,10 +126,6 @@ class AwdLstm(Base):
   def attend(self, features: Array) -> Array:
     """Compute vocabulary logits f32[..., v] by the token table and a bias."""
     return self.output_bias(self.output_table.attend(features))
-
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Select the last real token's state: [b, l, d] -> [b, d]."""
-    return pooling.last(hidden, segment_ids)
 
   def init_carry(self, batch_size: int) -> PyTree:
     """Create states of zeros: layer -> (h [b, f], c f32[b, f])."""

@@ -10,7 +10,7 @@ token embeddings by sqrt(d). The decoder of a distilled BART is shallower than i
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from plm_jax.core.sharding import constrain
 from plm_jax.core.types import Array, Execution, Paper, Published
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.cache import Cache, Past
+from plm_jax.layers.cache import Cache
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.masks import Mask
@@ -28,7 +28,7 @@ from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.multihead import Encoded, MultiHead
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import CrossBlock, Overrides, TwoStacks, check_choices, check_multiple
+from plm_jax.models.base import Context, CrossBlock, Overrides, StepContext, TwoStacks, check_choices, check_multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,21 +64,6 @@ class Config:
     return self.num_layers if self.num_decoder_layers is None else self.num_decoder_layers
 
 
-class Context(NamedTuple):
-  """Inputs of every layer of a stack: the mask of self-attention, and an encoder's states."""
-
-  mask: Mask
-  encoded: Encoded | None
-
-
-class StepContext(NamedTuple):
-  """Inputs of every layer in a step of generation; the encoder's keys and values are in the cache."""
-
-  mask: Mask  # mask of the new tokens
-  start: Array  # int32[], the slot of the first new token
-  encoder_mask: Mask  # mask of the new tokens over the encoder's states
-
-
 class Block(CrossBlock):
   """Self-attention, cross-attention if there is an encoder, and feed-forward.
 
@@ -105,40 +90,6 @@ class Block(CrossBlock):
     self.mlp = Mlp(c.mlp_dim, c.activation, init, init, dropout=c.mlp_dropout, dtype=dtype)
     self.mlp_norm = LayerNorm(c.norm_epsilon, dtype)
     self.dropout = Dropout(c.dropout)
-
-  def _before(self, norm: LayerNorm, x: Array) -> Array:
-    return norm(x) if self.config.norm_placement == 'pre' else x
-
-  def _after(self, norm: LayerNorm, x: Array) -> Array:
-    return norm(x) if self.config.norm_placement == 'post' else x
-
-  def __call__(self, x: Array, context: Context, train: bool) -> tuple[Array, Array]:
-    y = self._before(self.attention_norm, x)
-    y = self.attention(y, y, mask=context.mask, train=train)
-    x = self._after(self.attention_norm, x + self.dropout(y, train=train))
-    if context.encoded is not None:
-      y = self._before(self.cross_norm, x)
-      y = self.cross(y, context.encoded.hidden, mask=context.encoded.mask, train=train)
-      x = self._after(self.cross_norm, x + self.dropout(y, train=train))
-    y = self._before(self.mlp_norm, x)
-    y = self.mlp(y, train=train)
-    x = self._after(self.mlp_norm, x + self.dropout(y, train=train))
-    return constrain(x, 'batch', 'length', 'embed'), x
-
-  def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
-    """Run one step; return states [b, s, d], keys and values."""
-    y = self._before(self.attention_norm, x)
-    key, value = self.attention.project(y)  # [b, s, h, k]
-    keys, values = caches.append(Past(cache['keys'], cache['values'], context.start), key, value)
-    y = self.attention.attend(y, keys, values, mask=context.mask, implementation='cached')
-    x = self._after(self.attention_norm, x + y)
-    y = self._before(self.cross_norm, x)
-    encoded = cache['encoder_keys'], cache['encoder_values']
-    y = self.cross.attend(y, *encoded, mask=context.encoder_mask, implementation='cached')
-    x = self._after(self.cross_norm, x + y)
-    y = self.mlp(self._before(self.mlp_norm, x))
-    x = self._after(self.mlp_norm, x + y)
-    return x, {'keys': keys, 'values': values}
 
 
 class Stack(nn.Module):

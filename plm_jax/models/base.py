@@ -1,13 +1,13 @@
 """Base class of trunks (the backbone: the network without a task head), and checks of their configs.
 
 `Base` implements `trunk.Trunk` and `trunk.Attends` for a trunk with a tied output, without learned positions and
-without recurrent state. A trunk adds NAME, INPUTS, ATTENTION, `setup` (which creates `token_embed`), `__call__` and
-`pool`, and overrides what differs. `OneStack`, `Rotary` and `TwoStacks` are the calls that several trunks share.
+without recurrent state. A trunk adds NAME, INPUTS, ATTENTION, `setup` (which creates `token_embed`) and `__call__`, and
+overrides what differs. `OneStack`, `Rotary`, `Neighbours`, `WordVectors` and `TwoStacks` are shared by several trunks.
 """
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_origin
+from typing import Any, ClassVar, Literal, NamedTuple, get_origin
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -18,10 +18,13 @@ from plm_jax.core.trunk import AttentionKind, HeadStyle
 from plm_jax.core.types import Array, Execution, PyTree
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.linear import Embed, Initializer
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Embed, Initializer, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.multihead import Encoded
-from plm_jax.layers.pooling import last
+from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.pooling import largest, last
+from plm_jax.layers.stack import stack
 
 # INPUTS of a trunk with an encoder and a decoder
 TWO_STACKS = (
@@ -100,6 +103,10 @@ class Base(nn.Module):
         'open the folder of the language model, or set model.overrides.has_output=True to train one'
       )
     return self.token_embed if getattr(self.config, 'tied', True) else self.output
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """Select the last real token's state: [b, l, d] -> [b, d]."""
+    return last(hidden, segment_ids)
 
   def init_output(self) -> None:
     """Initialise the output matrix in `__call__`, even without logits."""
@@ -212,10 +219,6 @@ class Rotary(OneStack):
       hidden, layers = self.layers(x, context, train)
     return self.final_norm(hidden), jnp.concatenate([x[None], layers])
 
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Select the last real token's state: [b, l, d] -> [b, d]."""
-    return last(hidden, segment_ids)
-
   def init_cache(self, batch_size: int, length: int) -> caches.Cache:
     """Create a cache of `length` empty slots."""
     return caches.empty((self.config.num_layers, batch_size, length, *self.key_shape), dtype=self.execution.dtype)
@@ -234,8 +237,117 @@ class Rotary(OneStack):
     return self.attend(self.final_norm(hidden)), longer | new
 
 
+class Neighbours(OneStack):
+  """A bidirectional trunk whose blocks read neighbours, so that it needs no positions; pooled by maximum.
+
+  Its file adds BLOCK, whose context is `segment_ids`.
+  """
+
+  ATTENTION = 'bidirectional'
+  BLOCK: ClassVar[type[nn.Module]]
+
+  def setup(self) -> None:
+    c = self.config
+    self.token_embed = self.embed or self.make_table(normal(c.init_std))
+    self.embed_dropout = Dropout(c.dropout)
+    self.layers = stack(self.BLOCK, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
+    self.final_norm = LayerNorm(c.norm_epsilon, self.execution.dtype)
+
+  def states(
+    self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
+  ) -> tuple[Array, Array]:
+    """Compute 'hidden' and 'layers'; the blocks encode positions."""
+    x = self.embed_dropout(self.token_embed(tokens), train=train)  # [b, l] -> [b, l, d]
+    x = constrain(x, 'batch', 'length', 'embed')
+    hidden, layers = self.layers(x, segment_ids, train)
+    return self.final_norm(hidden), jnp.concatenate([x[None], layers])
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
+    return largest(hidden, segment_ids)
+
+
+class WordVectors(Base):
+  """A bidirectional trunk over word vectors of width `word_dim`, pooled by maximum."""
+
+  ATTENTION = 'bidirectional'
+
+  @property
+  def token_dim(self) -> int:
+    """Return e, the width of word vectors."""
+    return self.config.word_dim
+
+  def word_vectors(self, tokens: Array) -> Array:
+    """Return vectors: [b, l] -> [b, l, e]; zeros without a vocabulary, to count the encoder only."""
+    if self.vocab_size:
+      return self.token_embed(tokens)
+    return jnp.zeros((*tokens.shape, self.token_dim), self.execution.dtype)
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
+    return largest(hidden, segment_ids)
+
+
+class Context(NamedTuple):
+  """Inputs of every layer of a stack."""
+
+  mask: Mask  # of self-attention
+  encoded: Encoded | None = None  # states of an encoder
+  bias: Array | None = None  # f32[b or 1, h, l, m], of self-attention
+
+
+class StepContext(NamedTuple):
+  """Inputs of every layer in a step of generation; the encoder's keys and values are in the cache."""
+
+  mask: Mask  # of the new tokens
+  start: Array  # int32[], the slot of the first new token
+  encoder_mask: Mask | None  # of the new tokens over the encoder's states; None without an encoder
+  bias: Array | None = None  # f32[b or 1, h, s, m], of self-attention
+
+
 class CrossBlock(nn.Module):
-  """A block whose sublayer `cross` (`MultiHead`) attends to the states of an encoder."""
+  """Self-attention, cross-attention if there is an encoder, and feed-forward.
+
+  Each is x + sublayer(norm(x)), or norm(x + sublayer(x)) with `norm_placement` 'post'. A file adds `setup` with
+  `attention` and `cross` (`MultiHead`), `mlp`, a norm of each (`attention_norm`), and `dropout`.
+  """
+
+  config: Any
+  execution: Execution
+
+  def _before(self, norm: nn.Module, x: Array) -> Array:
+    return norm(x) if getattr(self.config, 'norm_placement', 'pre') == 'pre' else x
+
+  def _after(self, norm: nn.Module, x: Array) -> Array:
+    return norm(x) if getattr(self.config, 'norm_placement', 'pre') == 'post' else x
+
+  def __call__(self, x: Array, context: Context, train: bool) -> tuple[Array, Array]:
+    y = self._before(self.attention_norm, x)
+    y = self.attention(y, y, mask=context.mask, bias=context.bias, train=train)
+    x = self._after(self.attention_norm, x + self.dropout(y, train=train))
+    if context.encoded is not None:
+      y = self._before(self.cross_norm, x)
+      y = self.cross(y, context.encoded.hidden, mask=context.encoded.mask, train=train)
+      x = self._after(self.cross_norm, x + self.dropout(y, train=train))
+    y = self._before(self.mlp_norm, x)
+    y = self.mlp(y, train=train)
+    x = self._after(self.mlp_norm, x + self.dropout(y, train=train))
+    return constrain(x, 'batch', 'length', 'embed'), x
+
+  def decode(self, x: Array, context: StepContext, cache: caches.Cache) -> tuple[Array, caches.Cache]:
+    """Run one step; return states [b, s, d], keys and values."""
+    y = self._before(self.attention_norm, x)
+    key, value = self.attention.project(y)  # [b, s, h, k]
+    keys, values = caches.append(caches.Past(cache['keys'], cache['values'], context.start), key, value)
+    y = self.attention.attend(y, keys, values, mask=context.mask, bias=context.bias, implementation='cached')
+    x = self._after(self.attention_norm, x + y)
+    if context.encoder_mask is not None:
+      y = self._before(self.cross_norm, x)
+      encoded = cache['encoder_keys'], cache['encoder_values']
+      y = self.cross.attend(y, *encoded, mask=context.encoder_mask, implementation='cached')
+      x = self._after(self.cross_norm, x + y)
+    y = self.mlp(self._before(self.mlp_norm, x))
+    return self._after(self.mlp_norm, x + y), {'keys': keys, 'values': values}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
     """Compute keys and values of the encoder's states for cross-attention.
@@ -323,10 +435,6 @@ class TwoStacks(Base):
     x = self.token_embed(tokens)
     hidden, cache = self.decoder.decode(x, cache, segment_ids=segment_ids, positions=positions)
     return self.attend(hidden), cache
-
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Select the last real token's state: [b, l, d] -> [b, d]."""
-    return last(hidden, segment_ids)
 
 
 def check_choices(config: Any) -> None:

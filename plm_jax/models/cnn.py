@@ -22,9 +22,7 @@ from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.mlp import ACTIVATIONS, Activation
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.layers.pooling import largest
-from plm_jax.layers.stack import stack
-from plm_jax.models.base import OneStack, Overrides, check_choices
+from plm_jax.models.base import Neighbours, Overrides, check_choices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,33 +86,13 @@ def neighbours(x: Array, segment_ids: Array, *, width: int) -> Array:
   return jnp.stack(taps, axis=2)
 
 
-class Cnn(OneStack):
+class Cnn(Neighbours):
   """The encoder without a pre-training head."""
 
   config: Config
 
   NAME = 'cnn'
-  ATTENTION = 'bidirectional'
-
-  def setup(self) -> None:
-    c, dtype = self.config, self.execution.dtype
-    self.token_embed = self.embed or self.make_table(normal(c.init_std))
-    self.embed_dropout = Dropout(c.dropout)
-    self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
-    self.final_norm = LayerNorm(c.norm_epsilon, dtype)
-
-  def states(
-    self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
-  ) -> tuple[Array, Array]:
-    """Compute 'hidden' and 'layers'; the kernels encode positions."""
-    x = self.embed_dropout(self.token_embed(tokens), train=train)  # [b, l] -> [b, l, d]
-    x = constrain(x, 'batch', 'length', 'embed')
-    hidden, layers = self.layers(x, segment_ids, train)
-    return self.final_norm(hidden), jnp.concatenate([x[None], layers])
-
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
-    return largest(hidden, segment_ids)
+  BLOCK = Block
 
 
 def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Cnn:

@@ -22,8 +22,7 @@ from plm_jax.layers.cudnn_lstm import Gates
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import normal, uniform
 from plm_jax.layers.lstm import State, begins, both_ways, recur_over
-from plm_jax.layers.pooling import largest
-from plm_jax.models.base import Base, Overrides
+from plm_jax.models.base import Overrides, WordVectors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +79,13 @@ class Layer(nn.Module):
     return last, states.reshape(*segment_ids.shape, 2 * self.features)
 
 
-class Cove(Base):
+class Cove(WordVectors):
   """The encoder, with the table of word vectors that it reads."""
 
   config: Config
 
   NAME = 'cove'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
-  ATTENTION = 'bidirectional'
   FIXED = ('token_embed/table',)
 
   def setup(self) -> None:
@@ -118,9 +116,7 @@ class Cove(Base):
       mixes them with states; 'ends' (h [b, n, d], c f32[b, n, d]), the concatenated final states of both directions of
       each layer, after the last and after the first token; 'carry' ().
     """
-    words = jnp.zeros((*tokens.shape, self.token_dim), self.execution.dtype)
-    if self.vocab_size:  # 0 to count the encoder only
-      words = self.token_embed(tokens)  # [b, l] -> [b, l, e]
+    words = self.word_vectors(tokens)
     x = constrain(words, 'batch', 'length', 'embed')
     wide = jnp.concatenate([words, words], axis=-1)
     layers, ends = [jnp.pad(wide, ((0, 0), (0, 0), (0, self.hidden_dim - wide.shape[-1])))], []
@@ -136,15 +132,6 @@ class Cove(Base):
   def num_layers(self) -> int:
     """Return n."""
     return self.config.num_layers
-
-  @property
-  def token_dim(self) -> int:
-    """Return e, the width of word vectors."""
-    return self.config.word_dim
-
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
-    return largest(hidden, segment_ids)
 
 
 def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Cove:

@@ -27,8 +27,7 @@ from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal, uniform
 from plm_jax.layers.lstm import Lstm, apart
-from plm_jax.layers.pooling import largest
-from plm_jax.models.base import Base, Overrides
+from plm_jax.models.base import Overrides, WordVectors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,14 +85,13 @@ class Words(nn.Module):
     return jnp.concatenate([words, Dropout(c.dropout, name='character_dropout')(x, train=train)], axis=-1)
 
 
-class Cvt(Base):
+class Cvt(WordVectors):
   """The encoder without heads."""
 
   config: Config
 
   NAME = 'cvt'
   INPUTS = ('tokens', 'characters', 'segment_ids', 'type_ids', 'positions')
-  ATTENTION = 'bidirectional'
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
@@ -124,10 +122,7 @@ class Cvt(Base):
       'hidden' [b, l, d], the last level; 'layers' [n+1, b, l, d], the input of the first level, padded with zeros, and
       the levels, forward states first; 'carry' ().
     """
-    vectors = jnp.zeros((*tokens.shape, self.token_dim), self.execution.dtype)
-    if self.vocab_size:  # 0 to count the encoder only
-      vectors = self.token_embed(tokens)  # [b, l] -> [b, l, e]
-    x = constrain(self.words(vectors, characters, train), 'batch', 'length', 'embed')
+    x = constrain(self.words(self.word_vectors(tokens), characters, train), 'batch', 'length', 'embed')
     layers = [jnp.pad(x, ((0, 0), (0, 0), (0, self.hidden_dim - x.shape[-1])))]
     for layer in self.lstm:
       x = layer(x, segment_ids).reshape(*tokens.shape, self.hidden_dim)  # [b, l, 2, p] -> [b, l, d]
@@ -146,15 +141,6 @@ class Cvt(Base):
       Forward and backward states, [n, b, l, p] both.
     """
     return apart(layers)
-
-  @property
-  def token_dim(self) -> int:
-    """Return e, the width of word vectors."""
-    return self.config.word_dim
-
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
-    return largest(hidden, segment_ids)
 
 
 def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Cvt:

@@ -36,7 +36,6 @@ from plm_jax.layers.linear import Dense, Embed, Initializer, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, Overrides, check_choices, check_multiple
 
@@ -213,10 +212,6 @@ class Glm(Base):
     """
     last = self.config.max_length
     return {'position_embed': range(last + 1), 'block_position_embed': range(1, last + 1)}
-
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Select the last real token's state: [b, l, d] -> [b, d]."""
-    return last(hidden, segment_ids)
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
     """Create a cache of `length` empty slots."""

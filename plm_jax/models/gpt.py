@@ -35,7 +35,6 @@ from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import OneStack, Overrides, check_choices, check_multiple
 
@@ -169,7 +168,7 @@ def of_layer(layer: Array, masks: Masks, function: Callable[[Mask], Array]) -> A
 
 
 class Gpt(OneStack):
-  """The decoder with its output matrix."""
+  """The decoder with its output matrix; `pool` selects the last state (§3.2)."""
 
   config: Config
 
@@ -227,10 +226,6 @@ class Gpt(OneStack):
     """Return the used rows of position tables, by path, from position 0."""
     first = self.config.position_offset
     return {'position_embed': range(first, first + self.config.max_length)}
-
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Select the last real state (§3.2): [b, l, d] -> [b, d]."""
-    return last(hidden, segment_ids)
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
     """Create a cache of `length` empty slots."""

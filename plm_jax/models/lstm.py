@@ -17,7 +17,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from plm_jax.core.keywords import Count, Depth, Epsilon, PartRate, Std
 from plm_jax.core.sharding import constrain
@@ -27,9 +26,7 @@ from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.lstm import Lstm
 from plm_jax.layers.mlp import Activation
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.layers.pooling import largest
-from plm_jax.layers.stack import stack
-from plm_jax.models.base import OneStack, check_choices
+from plm_jax.models.base import Neighbours, Overrides, check_choices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,29 +65,13 @@ class Block(nn.Module):
     return x, x
 
 
-class LstmEncoder(OneStack):
+class LstmEncoder(Neighbours):
   """The encoder without a pre-training head."""
 
   config: Config
 
   NAME = 'lstm'
-  ATTENTION = 'bidirectional'
-
-  def setup(self) -> None:
-    c, dtype = self.config, self.execution.dtype
-    self.token_embed = self.embed or self.make_table(normal(c.init_std))
-    self.embed_dropout = Dropout(c.dropout)
-    self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
-    self.final_norm = LayerNorm(c.norm_epsilon, dtype)
-
-  def states(
-    self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
-  ) -> tuple[Array, Array]:
-    """Compute 'hidden' and 'layers'; the recurrence reads tokens in order."""
-    x = self.embed_dropout(self.token_embed(tokens), train=train)  # [b, l] -> [b, l, d]
-    x = constrain(x, 'batch', 'length', 'embed')
-    hidden, layers = self.layers(x, segment_ids, train)
-    return self.final_norm(hidden), jnp.concatenate([x[None], layers])
+  BLOCK = Block
 
   def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
     """Compute the forward and backward states of each layer, before `down`.
@@ -111,13 +92,9 @@ class LstmEncoder(OneStack):
     states = jax.vmap(states_of)(nn.unbox(self.layers.variables['params']), layers[:-1])  # [n, b, l, 2, f]
     return states[..., 0, :], states[..., 1, :]
 
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
-    return largest(hidden, segment_ids)
-
 
 def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
+  *, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()
 ) -> LstmEncoder:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return LstmEncoder(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)

@@ -16,7 +16,7 @@ checkpoints that embed texts.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -27,16 +27,16 @@ from plm_jax.core.trunk import AttentionKind, HeadStyle
 from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.cache import Cache, Past
+from plm_jax.layers.cache import Cache
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, GatedMlp, Mlp
 from plm_jax.layers.multihead import Encoded, MultiHead
 from plm_jax.layers.norm import RMSNorm
-from plm_jax.layers.pooling import last, mean
+from plm_jax.layers.pooling import mean
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, CrossBlock, OneStack, TwoStacks, check_choices
+from plm_jax.models.base import Base, Context, CrossBlock, OneStack, Overrides, StepContext, TwoStacks, check_choices
 
 Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix', 'encoder']
 
@@ -82,23 +82,6 @@ class Config:
     return self.num_layers if self.num_decoder_layers is None else self.num_decoder_layers
 
 
-class Context(NamedTuple):
-  """Inputs of every layer of a stack."""
-
-  mask: Mask  # mask of self-attention
-  bias: Array  # f32[b or 1, h, l, m], biases of self-attention
-  encoded: Encoded | None  # the encoder's states, or None
-
-
-class StepContext(NamedTuple):
-  """Inputs of every layer in a step of generation; the encoder's keys and values are in the cache."""
-
-  mask: Mask  # mask of the new tokens
-  bias: Array  # f32[b or 1, h, s, m], biases of self-attention
-  start: Array  # int32[], the slot of the first new token
-  encoder_mask: Mask | None  # mask of the new tokens over the encoder's states; None without an encoder
-
-
 class Block(CrossBlock):
   """x + sublayer(norm(x)), for self-attention, cross-attention if there is an encoder, and feed-forward."""
 
@@ -133,30 +116,6 @@ class Block(CrossBlock):
     down_init = normal(c.mlp_dim**-0.5)
     self.mlp = make_mlp(c.mlp_dim, c.activation, width_init, down_init, dropout=c.dropout, dtype=dtype)
     self.dropout = Dropout(c.dropout)
-
-  def __call__(self, x: Array, context: Context, train: bool) -> tuple[Array, Array]:
-    y = self.attention_norm(x)
-    y = self.attention(y, y, mask=context.mask, bias=context.bias, train=train)
-    x = x + self.dropout(y, train=train)
-    if context.encoded is not None:
-      y = self.cross(self.cross_norm(x), context.encoded.hidden, mask=context.encoded.mask, train=train)
-      x = x + self.dropout(y, train=train)
-    y = self.mlp(self.mlp_norm(x), train=train)
-    x = x + self.dropout(y, train=train)
-    return constrain(x, 'batch', 'length', 'embed'), x
-
-  def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
-    """Run one step; return states [b, s, d], keys and values."""
-    y = self.attention_norm(x)
-    key, value = self.attention.project(y)  # [b, s, h, k]
-    keys, values = caches.append(Past(cache['keys'], cache['values'], context.start), key, value)
-    x = x + self.attention.attend(y, keys, values, mask=context.mask, bias=context.bias, implementation='cached')
-    if context.encoder_mask is not None:
-      y = self.cross_norm(x)
-      encoded = cache['encoder_keys'], cache['encoder_values']
-      x = x + self.cross.attend(y, *encoded, mask=context.encoder_mask, implementation='cached')
-    x = x + self.mlp(self.mlp_norm(x))
-    return x, {'keys': keys, 'values': values}
 
 
 class Stack(nn.Module):
@@ -237,7 +196,7 @@ class Stack(nn.Module):
 
 
 class _Trunk(Base):
-  """Common parts of all structures: tables, the output, pooling."""
+  """Common parts of all structures: tables and the output."""
 
   config: Config
 
@@ -247,10 +206,6 @@ class _Trunk(Base):
     self.token_embed = self.embed or self.make_table(normal(1.0))
     if not self.config.tied and self.config.has_output:
       self.output = self.make_table(normal(1.0))
-
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Select the last real token's state: [b, l, d] -> [b, d]."""
-    return last(hidden, segment_ids)
 
   @property
   def head_style(self) -> HeadStyle:
@@ -365,7 +320,7 @@ class T5Encoder(_Trunk, OneStack):
 
 
 def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
+  *, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()
 ) -> T5 | T5Decoder | T5Encoder:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))
