@@ -278,8 +278,8 @@ class WordVectors(Base):
     return self.config.word_dim
 
   def word_vectors(self, tokens: Array) -> Array:
-    """Return vectors: [b, l] -> [b, l, e]; zeros without a vocabulary, to count the encoder only."""
-    if self.vocab_size:
+    """Return the vectors of tokens: [b, l] -> [b, l, e]."""
+    if self.vocab_size:  # 0 to count the encoder only
       return self.token_embed(tokens)
     return jnp.zeros((*tokens.shape, self.token_dim), self.execution.dtype)
 
