@@ -5,13 +5,13 @@ import pytest
 
 from plm_jax.config import build, signatures
 from plm_jax.core.batch import BATCH
-from plm_jax.data import bptt, cooccurrence, labelled, mixture, pairs, stream, text_to_text
+from plm_jax.data import bptt, cooccurrence, labelled, minimal_pairs, mixture, pairs, stream, text_to_text
 from tests.data import small
 
 ALWAYS = {'row_id', 'epoch', 'row_weight'}
 SOURCES = {
-  'bptt': bptt, 'cooccurrence': cooccurrence, 'labelled': labelled, 'mixture': mixture, 'pairs': pairs,
-  'stream': stream, 'text_to_text': text_to_text,
+  'bptt': bptt, 'cooccurrence': cooccurrence, 'labelled': labelled, 'minimal_pairs': minimal_pairs,
+  'mixture': mixture, 'pairs': pairs, 'stream': stream, 'text_to_text': text_to_text,
 }  # fmt: skip
 
 
@@ -32,6 +32,7 @@ FORMS = {
                {'kind': 'options', 'fields': ('text', 'words')},
                {'kind': 'spans', 'fields': ('sentence2', 'text'), 'label': 'answers', 'question_length': 4},
                {'kind': 'text', 'label': 'sentence2'}],
+  'minimal_pairs': [{'split': 'train', 'good': 'sentence2', 'bad': 'sentence2', 'characters': True}],
   'mixture': [{'parts': {name: {'name': 'stream', 'layout': 'stream', 'stride': 4, 'end': ''} for name in 'ab'}},
               {'parts': {'a': part(sentences='line'), 'b': part(split='train[:50%]', sentences='line')},
                'characters': True},
@@ -69,7 +70,7 @@ def folder(tmp_path_factory):
 
 
 def specs(name, folder):
-  text = {} if name in ('labelled', 'mixture', 'text_to_text') else {'text': 'text'}
+  text = {} if name in ('labelled', 'minimal_pairs', 'mixture', 'text_to_text') else {'text': 'text'}
   place = {'path': str(folder), 'cache': str(folder)}
   for form in FORMS[name]:
     if name == 'mixture':
