@@ -86,7 +86,6 @@ def make_reader(
     user: the caller, such as "adapter 'prompt'", for error messages.
     start: role of the first token of an answer; None is 'pad' for an encoder-decoder, else 'bos'.
     mask: token of the blank; None is the vocabulary's mask.
-    rows: examples of a batch whose logits are in memory at a time.
 
   Raises:
     ValueError: the trunk generates no text, or the vocabulary lacks one of the tokens.
@@ -110,23 +109,14 @@ def make_reader(
     )
   if kind == 'blank' and mask_id is not None:
     texts.check_mask(vocab, mask_id, user=user, key=f'{block}.mask')
-  return Reader(
-    kind=kind,
-    start_id=None if kind == 'causal' else roles[chosen],
-    mask_id=mask_id if kind == 'blank' else None,
-    vocab_size=trunk.vocab_size,
-    rows=rows,
-  )
+  start_id = None if kind == 'causal' else roles[chosen]
+  return Reader(kind, start_id, mask_id if kind == 'blank' else None, trunk.vocab_size, rows)
 
 
 def read(s: Reader, tokens: Array, segment_ids: Array, answer: Array, answer_segments: Array) -> dict[str, Array]:
   """Build the inputs from which the trunk predicts an answer.
 
-  Args:
-    tokens: int[b, l], padded on either side.
-    segment_ids: int[b, l], 1, and 0 on padding.
-    answer: int[b, t], padded on the right.
-    answer_segments: int[b, t].
+  Texts int[b, l] are padded on either side, answers int[b, t] on the right; segments are 0 on padding.
   """
   if s.kind == 'causal':
     # text a b _, answer x y   ->   _ a b x; the state of b predicts x, that of x predicts y
@@ -171,13 +161,7 @@ def blank_of(s: Reader, tokens: Array, segment_ids: Array) -> Array:
 
 
 def states(s: Reader, hidden: Array, *, length: int, answers: int) -> Array:
-  """Select the states [b, t, d] that predict an answer.
-
-  Args:
-    hidden: [b, l, d], for the inputs from `read`.
-    length: number of tokens of the text.
-    answers: t, number of tokens of the answer.
-  """
+  """Select from [b, l, d] the states [b, t, d] that predict an answer."""
   if s.kind == 'encoder-decoder':
     return hidden
   first = length - 1 if s.kind == 'causal' else length
@@ -185,13 +169,7 @@ def states(s: Reader, hidden: Array, *, length: int, answers: int) -> Array:
 
 
 def score(s: Reader, forward: Forward, inputs: Mapping[str, Any], answer: Array, *, length: int) -> Scored:
-  """Compute the losses of the tokens of answers.
-
-  Args:
-    inputs: from `read`.
-    answer: int[b, t].
-    length: number of tokens of the text.
-  """
+  """Compute the losses of answers int[b, t] from the inputs of `read`."""
   features = states(s, forward(**inputs), length=length, answers=answer.shape[1])
 
   def score_chunk(chunk: tuple[Array, Array]) -> Scored:
@@ -216,14 +194,8 @@ def option_nats(
 ) -> Array:
   """Compute -log p of k answers to each text, f32[b, k].
 
+  Texts are int[b, l], options int[b, k, t]. The first `leads` int[b, k] tokens of each answer are read and not counted.
   An option without tokens that count has 1e9.
-
-  Args:
-    tokens: int[b, l].
-    segment_ids: int[b, l].
-    options: int[b, k, t].
-    option_segments: int[b, k, t].
-    leads: int[b, k], number of first tokens of each answer that are read and not counted.
   """
   batch_size, count, size = options.shape
   # 1. one sequence per option: [b, k, t] -> [b k, t], each with its text

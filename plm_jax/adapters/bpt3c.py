@@ -52,15 +52,8 @@ def read(trunk: nn.Module, tokens: Array, segment_ids: Array, *, window: int, tr
 def pooled_windows(segment_ids: Array, *, window: int, last: int | None) -> Array:
   """Select the windows that are pooled.
 
-  A window is pooled if its first token is one of the `last` tokens of its text.
-
-  Args:
-    segment_ids: int[b, l], padding on the right.
-    window: number of tokens per window.
-    last: number of tokens; None for all.
-
-  Returns:
-    int[b, l], also 0 for the tokens of earlier windows.
+  A window is pooled if its first token is one of the `last` tokens of its text; None pools all. Segments int[b, l],
+  padded on the right -> int[b, l], also 0 for the tokens of earlier windows.
   """
   # w 2, last 3, segments 1 1 1 1 1 0  ->  0 0 1 1 1 0
   if last is None:

@@ -76,19 +76,8 @@ def make(
       f'adapter.same_dropout=True needs a head of one layer and adapter.hidden={hidden} makes two: remove one of them'
     )
   s = ChooseSettings(inputs=texts.inputs_of(trunk), lm_weight=lm_weight)
-  model = sequences.Model(
-    trunk=trunk,
-    join='each',
-    outputs=1,
-    dropout=dropout,
-    hidden=hidden,
-    activation=activation,
-    frozen=frozen,
-    pool=pool,
-    init_std=init_std,
-    same_dropout=same_dropout,
-    pool_windows=pool_windows,
-  )
+  head = (dropout, hidden, activation, frozen, pool, init_std)
+  model = sequences.Model(trunk, 'each', 1, *head, same_dropout=same_dropout, pool_windows=pool_windows)
   return Task(
     model=model,
     prepare=partial(prepare, s),

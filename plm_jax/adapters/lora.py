@@ -117,12 +117,6 @@ def product(a: Any, b: Any) -> Any:
 
 
 def fold(kernel: np.ndarray, added: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> np.ndarray:
-  """Add the update to a kernel or to a layer of one.
-
-  Args:
-    kernel: [..., i..., o...].
-    added: 'a' and 'b' of the same path and layers.
-    settings: keywords of `make`.
-  """
+  """Add the update of 'a' and 'b' to a kernel [..., i..., o...], or to a layer of one."""
   scale = np.float32(settings['alpha'] / settings['rank'])
   return kernel + scale * product(added['a'], added['b']).reshape(kernel.shape)

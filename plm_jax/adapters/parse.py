@@ -102,15 +102,7 @@ def make(
   if not layers:
     raise ValueError('adapter.layers=() is empty: give one or more, such as -1 for the output of the trunk')
   s = ParseSettings(inputs=inputs_of(trunk), relations=len(relations))
-  model = Model(
-    trunk=trunk,
-    relations=len(relations),
-    width=width,
-    layers=tuple(layers),
-    dropout=dropout,
-    frozen=frozen,
-    init_std=init_std,
-  )
+  model = Model(trunk, len(relations), width, tuple(layers), dropout, frozen, init_std)
   return Task(
     model=model,
     prepare=partial(prepare, s),

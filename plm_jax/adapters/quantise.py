@@ -44,13 +44,8 @@ def make(
     ValueError: the inner task is a wrapper or freezes its trunk.
   """
   channels = channels_of(trunk)
-  added = wrapped.Added(
-    name=ADDS,
-    make=partial(scales, channels),
-    read=partial(rounded, channels),
-    trained=(f'(?!{ADDS}/).*',),
-    advance=partial(advance, channels),
-  )
+  make_scales, read, update = (partial(function, channels) for function in (scales, rounded, advance))
+  added = wrapped.Added(name=ADDS, make=make_scales, read=read, trained=(f'(?!{ADDS}/).*',), advance=update)
   return wrapped.make_task(inner, added, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
 
 

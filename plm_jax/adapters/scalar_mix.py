@@ -78,9 +78,7 @@ class MixedTrunk(nn.Module):
     if self.lstm_layers:
       self.task_lstm = StackedLstm(self.lstm_dim, self.lstm_layers, self.dropout, self.trunk.execution.dtype)
     if self.vectors:
-      self.table = Embed(
-        self.vocab_size, self.vectors, ('vocab', 'embed'), normal(self.init_std), name='vectors'
-      )  # fmt: skip
+      self.table = Embed(self.vocab_size, self.vectors, ('vocab', 'embed'), normal(self.init_std), name='vectors')
 
   def __call__(self, train: bool = False, **inputs: Array) -> dict[str, Any]:
     """Compute the mixed states 'hidden' f32[b, l, e].
@@ -200,18 +198,7 @@ def make(
     raise ValueError(f'adapter.side={side!r} needs input for the LSTM layers: set adapter.vectors to a width')
   if fields == 'joined' and not lstm_layers:
     raise ValueError("adapter.fields='joined' needs LSTM layers: set adapter.lstm_layers above 0")
-  mixed = MixedTrunk(
-    trunk=trunk,
-    vectors=vectors,
-    dropout=dropout,
-    norm=norm,
-    init_std=init_std,
-    layers=tuple(layers),
-    side=side,
-    lstm_layers=lstm_layers,
-    lstm_dim=lstm_dim,
-    fields=fields,
-  )
+  mixed = MixedTrunk(trunk, vectors, dropout, norm, init_std, tuple(layers), side, lstm_layers, lstm_dim, fields)
   task = build.make('adapters', inner, trunk=mixed, vocab=vocab)._replace(trains=(*HEADS, ADDED))
   if not penalty:
     return task

@@ -67,17 +67,7 @@ def make(
   texts.check_head('similarity', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   count = classify.class_count(kind, classes=classes)
   s = SimilaritySettings(inputs=texts.inputs_of(trunk), kind=kind, lm_weight=lm_weight)
-  model = sequences.Model(
-    trunk=trunk,
-    join='sum',
-    outputs=count or 1,
-    dropout=dropout,
-    hidden=hidden,
-    activation=activation,
-    frozen=frozen,
-    pool=pool,
-    init_std=init_std,
-  )
+  model = sequences.Model(trunk, 'sum', count or 1, dropout, hidden, activation, frozen, pool, init_std)
   task = Task(
     model=model,
     prepare=partial(prepare, s),

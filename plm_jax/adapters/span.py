@@ -59,12 +59,7 @@ class Conditional(nn.Module):
     return self.start(hidden)[..., 0]
 
   def ends(self, hidden: Array, states: Array) -> Array:
-    """Compute end scores f32[b, n, l] for n starts.
-
-    Args:
-      hidden: [b, l, d].
-      states: [b, n, d], states at the starts.
-    """
+    """Compute end scores f32[b, n, l] of hidden [b, l, d] and n starts' states [b, n, d]."""
     shape = (*states.shape[:2], *hidden.shape[1:])  # [b, n, l, d]
     pair = jnp.concatenate([jnp.broadcast_to(x, shape) for x in (hidden[:, None], states[:, :, None])], axis=-1)
     return self.end(self.end_norm(jnp.tanh(self.end_inner(pair))))[..., 0]
@@ -72,9 +67,7 @@ class Conditional(nn.Module):
   def impossible(self, whole: Array, state: Array) -> Array:
     """Compute no-answer logits f32[b].
 
-    Args:
-      whole: [b, d], state of the no-answer token.
-      state: [b, d], mean of the states, weighted by the probability to start.
+    The [b, d] inputs are the state of the no-answer token, and the mean state weighted by the probability to start.
     """
     return self.none(jnp.tanh(self.none_inner(jnp.concatenate([state, whole], axis=-1))))[..., 0]
 
@@ -173,14 +166,7 @@ def make(
     ValueError: an unknown `end`.
   """
   errors.one_of('adapter.end', end, End)
-  s = SpanSettings(
-    inputs=inputs_of(trunk),
-    n_best=n_best,
-    max_answer=max_answer,
-    threshold=threshold,
-    starts=starts,
-    weight=answerable_weight,
-  )
+  s = SpanSettings(inputs_of(trunk), n_best, max_answer, threshold, starts, answerable_weight)
   conditional = end == 'conditional'
   return Task(
     model=Model(trunk=trunk, dropout=dropout, frozen=frozen, init_std=init_std, conditional=conditional),
@@ -196,15 +182,8 @@ def make(
 def prepare(s: SpanSettings, root: Array, batch: Batch) -> Example:
   """Prepare windows, their answers and the positions where answers may be."""
   weights = batch['row_weight']
-  targets = {
-    'start': batch['start'],
-    'end': batch['end'],
-    'context': batch['context'],
-    'segment_ids': batch['segment_ids'],
-    'weights': weights,
-    'scale': batch_scale(weights),
-  }
-  return Example(read_text(batch, s.inputs), targets)
+  targets = {name: batch[name] for name in ('start', 'end', 'context', 'segment_ids')}
+  return Example(read_text(batch, s.inputs), targets | {'weights': weights, 'scale': batch_scale(weights)})
 
 
 def loss(s: SpanSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
@@ -229,11 +208,7 @@ def predict(s: SpanSettings, forward: Forward, example: Example) -> dict[str, Ar
 
 
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any], *, no_answer: bool = False) -> dict[str, Any]:
-  """Return the best answer of a window, or ''.
-
-  Args:
-    no_answer: texts may contain no answer; then '' if that is predicted.
-  """
+  """Return the best answer of a window; '' if no answer is allowed and predicted."""
   window = Group([prediction], [record])
   if no_answer and squad2.question_of(window).unanswered:
     return {'answer': ''}
@@ -247,19 +222,10 @@ def _scores(forward: Forward, example: Example) -> tuple[Array, Array]:
 
 
 def best_spans(start: Array, end: Array, context: Array, *, n_best: int, max_answer: int) -> dict[str, Array]:
-  """Find the legal pairs with the largest start[i] + end[j].
+  """Find the legal pairs with the largest start[i] + end[j], i <= j < i + max_answer.
 
-  A pair has i <= j < i + max_answer.
-
-  Args:
-    start: f32[b, l].
-    end: f32[b, l].
-    context: int[b, l], of the batch.
-    n_best: number of pairs that are returned; illegal ones score `NEVER` or less.
-    max_answer: largest j - i + 1.
-
-  Returns:
-    'start', 'end' int32[b, n_best], 'score' f32[b, n_best], and 'no_answer' f32[b], the sum at the no-answer token.
+  Inputs are [b, l] each. Returns 'start', 'end' int32[b, n_best], 'score' f32[b, n_best], `NEVER` or less for illegal
+  pairs, and 'no_answer' f32[b], the sum at the no-answer token.
   """
   # start 5 1 2, end 0 3 4, max_answer 2: sums of (i, i), (i, i + 1)   5 8 | 4 5 | 6 -   best (0, 1), (2, 2), (0, 0)
   length, widest = start.shape[1], min(max_answer, start.shape[1])
@@ -311,9 +277,8 @@ def conditional_predict(s: SpanSettings, forward: Forward, example: Example) -> 
   start, hidden, no_answer = _start_and_no_answer(forward, example)
   length = start.shape[1]
   # 1. the likeliest starts, [b, n]
-  likeliest, first = jax.lax.top_k(
-    jnp.where(context == MAXIMUM, jax.nn.log_softmax(start), NEVER), min(s.starts, length)
-  )
+  opens = jnp.where(context == MAXIMUM, jax.nn.log_softmax(start), NEVER)
+  likeliest, first = jax.lax.top_k(opens, min(s.starts, length))
   # 2. ends given each of them
   states = jnp.take_along_axis(hidden, first[..., None], axis=1)  # [b, n, d]
   end = forward(method='ends', hidden=hidden, states=states)  # [b, n, l]

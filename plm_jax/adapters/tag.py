@@ -182,13 +182,7 @@ def make(
       raise ValueError(f'adapter.{name}={value} cannot be used with adapter.crf=True: remove one of them')
   one_of('adapter.activation', activation, Activation)
   class_weights = scaled_class_weights(class_weights, classes=len(tags))
-  s = TagSettings(
-    inputs=inputs_of(trunk),
-    scheme=bio(tuple(tags)),
-    crf=crf,
-    class_weights=class_weights,
-    label_smoothing=label_smoothing,
-  )
+  s = TagSettings(inputs_of(trunk), bio(tuple(tags)), crf, class_weights, label_smoothing)
   model = Model(
     trunk=trunk, outputs=len(tags), dropout=dropout, hidden=hidden, activation=activation, layers=tuple(layers),
     join=join, layer_weights=tuple(layer_weights), frozen=frozen, lstm_layers=lstm_layers, lstm_dim=lstm_dim, crf=crf,
@@ -343,11 +337,7 @@ def bio(tags: tuple[str, ...]) -> Scheme | None:
 def span_counts(predicted: Array, labels: Array, segment_ids: Array, scheme: Scheme) -> tuple[Array, Array, Array]:
   """Count true positive, false positive and false negative spans, f32[] each.
 
-  Args:
-    predicted: int[b, l], a label for every token.
-    labels: int[b, l], the right label of each word; -1 for tokens that are not a word's first piece.
-    segment_ids: int[b, l], the text of each token.
-    scheme: from `bio`.
+  Arrays are int[b, l], of tokens; right labels are -1 except at the first piece of a word.
   """
   # BIO closes nothing, and its program stays that of earlier versions
   own = {name: jnp.asarray(value) for name, value in scheme._asdict().items() if name != 'closes' or value.any()}

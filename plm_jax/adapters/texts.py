@@ -64,20 +64,13 @@ def both_sides(tokens: Array, segment_ids: Array, *, start: int | None = None) -
   """
   # tokens a b c d e, segments 1 1 1 2 2   ->   c a b e d
   inner = segment_ids[:, 1:] == segment_ids[:, :-1]  # [b, l - 1], a token and the next are in one text
-  opens, ends = (
-    jnp.pad(~inner, ((0, 0), (1, 0)), constant_values=True),
-    jnp.pad(~inner, ((0, 0), (0, 1)), constant_values=True),
-  )
+  opens, ends = (jnp.pad(~inner, ((0, 0), side), constant_values=True) for side in ((1, 0), (0, 1)))
   index, length = jnp.arange(tokens.shape[1]), tokens.shape[1]
   last = jax.lax.cummin(jnp.where(ends, index, length), axis=1, reverse=True)  # [b, l], the last token of each text
   before = jnp.take_along_axis(tokens, last, axis=1) if start is None else start
   shifted = jnp.where(opens, before, jnp.roll(tokens, 1, axis=1))
-  return {
-    'encoder_tokens': tokens,
-    'encoder_segment_ids': segment_ids,
-    'decoder_tokens': shifted,
-    'decoder_segment_ids': segment_ids,
-  }
+  encoder = {'encoder_tokens': tokens, 'encoder_segment_ids': segment_ids}
+  return encoder | {'decoder_tokens': shifted, 'decoder_segment_ids': segment_ids}
 
 
 def inputs_of(trunk: nn.Module) -> Inputs:
@@ -132,11 +125,8 @@ def pooled(trunk: nn.Module, hidden: Array, segment_ids: Array, *, pool: Pool, f
   With 'concat' the result is [b, 3 d].
 
   Args:
-    hidden: states of one of its layers.
-    segment_ids: int[b, l], segments of these states.
     pool: 'trunk' pools as in the trunk's paper, 'mean' averages the real tokens, 'concat' concatenates the last token,
       the maximum and the mean (ULMFiT).
-    frozen: stop the gradient.
   """
   pools = {'trunk': trunk.pool, 'mean': pooling.mean, 'concat': pooling.last_largest_and_mean}
   vectors = pools[pool](hidden, segment_ids)
@@ -191,9 +181,7 @@ def check_head(name: str, trunk: nn.Module, *, activation: str, pool: str, froze
 
 def trained(frozen: bool, trunk: nn.Module) -> tuple[str, ...]:
   """Return `Task.trains`: all trainable parameters, or those outside a frozen trunk."""
-  if frozen:
-    return HEADS
-  return all_but_fixed(trunk)
+  return HEADS if frozen else all_but_fixed(trunk)
 
 
 def all_but_fixed(trunk: nn.Module) -> tuple[str, ...]:
@@ -219,13 +207,7 @@ def lm_targets(tokens: Array, segment_ids: Array) -> dict[str, Array]:
 
 
 def lm_nats(forward: Forward, hidden: Array, targets: Mapping[str, Array]) -> Array:
-  """Compute the language model's nats per token, f32[b].
-
-  Args:
-    forward: the model, with `attend`.
-    hidden: [b k, l, d].
-    targets: includes those of `lm_targets`.
-  """
+  """Compute the language model's nats per token, f32[b], of hidden [b k, l, d]."""
   attend = lambda part: forward(method='attend', features=part)  # noqa: E731
   following = targets['next']
   nats, _ = chunked_cross_entropy(attend, hidden, following.reshape(-1, following.shape[2]), rows=LM_ROWS)
@@ -242,16 +224,9 @@ def with_language_model(
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
   """Add the auxiliary language model's loss.
 
-  L3 = L2 + lambda L1 (GPT eq. 5). With `lm_weight` 0 the values and metrics are returned unchanged.
-
-  Args:
-    forward: the model, with `attend`.
-    hidden: [b k, l, d], the states of its texts.
-    targets: includes 'weights' f32[b], and those of `lm_targets`.
-    values: f32[b], loss of each example without it.
-
-  Returns:
-    losses f32[b] and metrics with it.
+  L3 = L2 + lambda L1 (GPT eq. 5). With `lm_weight` 0 the values and metrics are returned unchanged. `hidden` are the
+  states [b k, l, d] of the texts, `values` f32[b] the losses of examples; `targets` has 'weights' f32[b] and those of
+  `lm_targets`.
   """
   if not lm_weight:
     return values, metrics
@@ -273,10 +248,6 @@ def scaled_class_weights(weights: Sequence[float], *, classes: int) -> tuple[flo
   """Scale class weights so that the smallest nonzero weight is 1.
 
   A weighted mean is unchanged, and the total weight of a batch is 0 or at least 1, as `batch_scale` requires.
-
-  Args:
-    weights: one for each class, or () for equal weights.
-    classes: number of classes; 0 for a regression.
 
   Raises:
     ValueError: a wrong number of weights, a negative weight, or only zeros.

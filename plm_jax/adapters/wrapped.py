@@ -83,11 +83,7 @@ class Model:
     return {'params': {**params, self.added.name: nested(new)}}
 
   def apply(self, variables: Mapping[str, PyTree], **arguments: Any) -> Any:
-    """Run the inner model with the added parameters.
-
-    Raises:
-      ValueError: the parameters are of another model.
-    """
+    """Run the inner model with the added parameters; ValueError for others."""
     params, name = variables['params'], self.added.name
     if name not in params:
       raise ValueError(f'no parameters {name!r} among {", ".join(params)}: load those of a run with adapter {name!r}')
@@ -99,11 +95,7 @@ class Model:
 def make_task(
   inner: Mapping[str, Any], added: Added, *, trunk: nn.Module, vocab: Vocab, second_vocab: Vocab | None = None
 ) -> Task:
-  """Build the inner task and wrap it.
-
-  Raises:
-    ValueError: the inner task is a wrapper itself, or gives its trunk no gradient.
-  """
+  """Build the inner task and wrap it."""
   return _wrap(make_inner(inner, trunk=trunk, vocab=vocab, second_vocab=second_vocab), added)
 
 

@@ -52,11 +52,7 @@ class Parser(argparse.ArgumentParser):
     raise ConfigError(f'{self.prog}: {message}. --help shows every flag.')
 
   def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-    """Parse as argparse does.
-
-    Raises:
-      ConfigError: an unknown flag; the message names the nearest one.
-    """
+    """Parse as argparse does; ConfigError for an unknown flag names the nearest."""
     arguments, unknown = self.parse_known_args(args, namespace)
     if not unknown:
       return arguments
@@ -73,11 +69,7 @@ class Parser(argparse.ArgumentParser):
     return ' '.join(parser.format_usage() for parser in (self, *chosen))
 
   def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-    """Parse as argparse does.
-
-    Raises:
-      ConfigError: a flag with an empty value, or a word that is not UTF-8.
-    """
+    """Parse as argparse does; ConfigError for empty values and words not UTF-8."""
     arguments = list(sys.argv[1:] if args is None else args)
     if strange := [word for word in arguments if not files.is_unicode(word)]:
       raise ConfigError(f'{self.prog}: {strange[0]!a} is not UTF-8; set the terminal, or the file, to UTF-8.')
@@ -89,11 +81,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(annotation: str) -> Callable[[str], Any]:
-  """Build the `type` of a flag for a bounded number.
-
-  Args:
-    annotation: as of a keyword, such as "Annotated[int, '1 <= x']".
-  """
+  """Build the `type` of a flag for a number, by a keyword's annotation."""
 
   def read(text: str) -> Any:
     try:
@@ -111,39 +99,25 @@ SEED = number("Annotated[int, '0 <= x < 4_294_967_296']")
 
 
 def command(name: str, description: str) -> Parser:
-  """Build the parser of `plm-jax <name>` with the shared flags.
-
-  Args:
-    name: of the command.
-    description: the docstring of its file, the beginning of `--help`.
-  """
+  """Build the parser of `plm-jax <name>` with the shared flags."""
   epilog = '--config.KEY=VALUE changes a key, as in --config.optim.rate=1e-4; --print_config=types shows every key.'
   parser = Parser(f'plm-jax {name}', description, epilog=epilog)
-  parser.add_argument(
-    '--config', metavar='FILE', help='experiments/x/y.py, experiments/x/y.py:argument or the config.json of a run'
-  )
-  parser.add_argument('--workdir', metavar='DIR', help='the run folder; its config is used without --config')
-  parser.add_argument('--print_config', action='store_true', help='print the config with every default and exit')
-  parser.add_argument(
-    '--list', action='store_true', help='list every model, objective, adapter, data source and config and exit'
-  )
+  add = parser.add_argument
+  add('--config', metavar='FILE', help='experiments/x/y.py, experiments/x/y.py:argument or the config.json of a run')
+  add('--workdir', metavar='DIR', help='the run folder; its config is used without --config')
+  add('--print_config', action='store_true', help='print the config with every default and exit')
+  add('--list', action='store_true', help='list every model, objective, adapter, data source and config and exit')
   return parser
 
 
 def add_step(parser: Parser, *, every: bool = False) -> None:
-  """Add `--step`, the checkpoint of a run.
-
-  `checkpoint.records.step_named` parses every value except 'all'.
-  """
+  """Add `--step`; `checkpoint.records.step_named` parses every value except 'all'."""
   choices = "a number, 'newest', 'best' or 'all'" if every else "a number, 'newest' or 'best'"
   parser.add_argument('--step', default='auto', help=f'{choices}; default: the best, else the newest')
 
 
 def add_part(parser: Parser) -> None:
-  """Add `--part`, one task of a multi-task run.
-
-  `config.one_part` reduces the run to that task.
-  """
+  """Add `--part`, one task of a multi-task run (`config.one_part`)."""
   parser.add_argument('--part', metavar='NAME', help='a task of a multi-task run (adapter multitask)')
 
 
@@ -153,10 +127,7 @@ def add_weights(parser: Parser) -> None:
 
 
 def parse_model(parser: Parser, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, dict[str, Any] | None]:
-  """Parse the flags of a command that uses one model.
-
-  The model is the run in --workdir or the folder in --weights, which has no config.
-  """
+  """Parse the flags of a command for a run or `--weights`, without config."""
   arguments, settings = parse(parser, argv, without=lambda arguments: arguments.weights is not None)
   if arguments.weights is not None and (arguments.workdir or arguments.config):
     raise ConfigError(
@@ -176,7 +147,6 @@ def parse(
   """Parse the flags and resolve the config.
 
   Args:
-    parser: from `command`.
     argv: the words after the command; None takes those of this process.
     workdir: True if the command needs `--workdir`.
     expand: (config, changes, run folder or None) -> both, without keys that stand for several (`model.from`).
@@ -245,21 +215,17 @@ def _run_folder(arguments: argparse.Namespace) -> RunFolder:
 
 
 def _other_model(folder: RunFolder) -> str:
-  """Name a folder's model that is not a run, else ''."""
   if not files.is_file(folder.config):
     return 'a converted checkpoint' if files.is_file(folder.root / files.IMPORT) else ''
   try:
     content = files.read_json(folder.config)
   except (OSError, ValueError):
     return ''  # reading it as a config raises the error
-  is_hugging_face = (
-    isinstance(content, dict) and 'data' not in content and {'model_type', 'architectures'} & content.keys()
-  )
-  return "a model in Hugging Face's format" if is_hugging_face else ''
+  is_config = isinstance(content, dict) and 'data' not in content
+  return "a model in Hugging Face's format" if is_config and {'model_type', 'architectures'} & content.keys() else ''
 
 
 def _accepted_by(arguments: argparse.Namespace, parser: Parser) -> str:
-  """Name the flag or command that accepts a model without a run."""
   if '--weights' in parser.format_usage():
     return 'use --weights'
   return (
@@ -342,10 +308,7 @@ def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def show(text: str) -> None:
-  """Print a long text.
-
-  A reader such as `head` may close the pipe early.
-  """
+  """Print a long text; a reader such as `head` may close the pipe."""
   try:
     print(text, flush=True)
   except BrokenPipeError:

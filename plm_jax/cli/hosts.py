@@ -32,39 +32,19 @@ class Flags(NamedTuple):
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Add the flags that `given` reads."""
-  parser.add_argument(
-    '--coordinator',
-    metavar='HOST:PORT',
-    help='address of process 0 in a multi-process run; not needed on Cloud TPU, GKE and SLURM',
-  )
-  parser.add_argument(
-    '--processes',
-    type=command.COUNT,
-    metavar='N',
-    help='number of processes; 1 runs a single process in any environment',
-  )
-  parser.add_argument('--process', type=command.WHOLE, metavar='I', help='index of this process, from 0')
-  parser.add_argument(
-    '--join_timeout',
-    type=command.COUNT,
-    default=TIMEOUT,
-    metavar='SECONDS',
-    help=f'time for all processes to connect (default {TIMEOUT})',
-  )
+  add = parser.add_argument
+  help_ = 'address of process 0 in a multi-process run; not needed on Cloud TPU, GKE and SLURM'
+  add('--coordinator', metavar='HOST:PORT', help=help_)
+  help_ = 'number of processes; 1 runs a single process in any environment'
+  add('--processes', type=command.COUNT, metavar='N', help=help_)
+  add('--process', type=command.WHOLE, metavar='I', help='index of this process, from 0')
+  help_ = f'time for all processes to connect (default {TIMEOUT})'
+  add('--join_timeout', type=command.COUNT, default=TIMEOUT, metavar='SECONDS', help=help_)
 
 
 def given(arguments: argparse.Namespace) -> Flags:
-  """Check and return the flags.
-
-  Raises:
-    ConfigError: they contradict each other.
-  """
-  flags = Flags(
-    coordinator=arguments.coordinator,
-    processes=arguments.processes,
-    process=arguments.process,
-    timeout=arguments.join_timeout,
-  )
+  """Return the flags; raise ConfigError if they contradict each other."""
+  flags = Flags(arguments.coordinator, arguments.processes, arguments.process, arguments.join_timeout)
   coordinator, processes, process, _ = flags
   if flags.alone and process in (None, 0):
     return flags

@@ -28,14 +28,7 @@ COLOURS = ('#1f5f8b', '#b3541e', '#3c7a3c', '#7a3c7a', '#8a7a1f')
 
 
 def check_place(file: Path, *, name: str) -> None:
-  """Raise ConfigError if a picture cannot be written.
-
-  Its folder is missing, or matplotlib does not write its file type.
-
-  Args:
-    file: of the picture.
-    name: of the flag that names the file.
-  """
+  """Raise ConfigError if a picture's folder is missing or its file type unknown."""
   from matplotlib.backend_bases import FigureCanvasBase
 
   run_paths.check_place(file, name=name)
@@ -52,10 +45,7 @@ def form_of(file: Path) -> str:
 
 @contextlib.contextmanager
 def every_script() -> Iterator[None]:
-  """Draw text of any script for which a font is installed.
-
-  The log names letters without a font.
-  """
+  """Draw text of any script with an installed font; log letters without."""
   import matplotlib
   from matplotlib import font_manager
 
@@ -77,16 +67,10 @@ def every_script() -> Iterator[None]:
 
 
 def plain(text: str) -> str:
-  """Escape text for a picture.
-
-  Matplotlib reads text between two dollar signs as mathematics.
-  """
+  """Escape text for a picture: matplotlib reads mathematics between two dollars."""
   return text.replace('$', r'\$')
 
 
 def label(text: str) -> str:
-  """Escape text for a legend.
-
-  A space is put before a leading underscore, since matplotlib omits such lines.
-  """
+  """Escape text for a legend, where matplotlib omits a leading underscore."""
   return plain(f' {text}' if text.startswith('_') else text)

@@ -23,10 +23,7 @@ PATIENCE = 1.0  # seconds of work before a bar appears
 
 
 def items(values: Mapping[str, float], *, best: str | None = None) -> list[str]:
-  """Write metrics as 'loss 3.214', in the order of `SHOWN`.
-
-  Only those of `SHOWN` and the metric `best` are listed.
-  """
+  """Write the metrics of `SHOWN`, in its order, and `best`, as 'loss 3.214'."""
   parts = []
   order = {short: position for position, short in enumerate(_shown())}
   for name, value in sorted(values.items(), key=lambda item: order.get(item[0].rpartition('/')[2], len(order))):
@@ -100,12 +97,7 @@ class Bar:
   def __init__(self, *, total: int, start: int, shown: bool, best: str | None = None, console: Console | None = None):
     """Prepare the bar; nothing is drawn yet.
 
-    Args:
-      total: steps of the run.
-      start: first step.
-      shown: True in the first process only.
-      best: a metric to show in addition to `SHOWN`.
-      console: output; stderr by default, and only if it is a terminal.
+    `shown` is True in the first process only. Without `console` the bar is on stderr, if that is a terminal.
     """
     self._best = best
     self._total, self._start, self._shown = total, start, shown
@@ -127,14 +119,10 @@ class Bar:
     self._progress.update(self._task, completed=done)
 
   def show(self, done: int, values: Mapping[str, float]) -> None:
-    """Show the metrics of a step.
-
-    On a terminal they stay in the live line until the next ones.
-    """
+    """Show a step's metrics, on a terminal until the next ones."""
     self._progress.update(self._task, items=items(values, best=self._best))
-    self._log(
-      done, values, logging.DEBUG if self._live else logging.INFO
-    )  # with a live line, only the log file gets this one
+    # with a live line, only the log file gets this one
+    self._log(done, values, logging.DEBUG if self._live else logging.INFO)
 
   def keep(self, done: int, values: Mapping[str, float]) -> None:
     """Print the scores of an evaluation on a separate line."""
@@ -159,13 +147,7 @@ class Waiting:
   """
 
   def __init__(self, total: int, doing: str, *, console: Console | None = None):
-    """Prepare the bar; nothing is drawn yet.
-
-    Args:
-      total: pieces of work.
-      doing: description of the work in a word or two.
-      console: output; stderr by default, and only if it is a terminal.
-    """
+    """Prepare the bar for `total` pieces of work; nothing is drawn yet."""
     console = console or Console(stderr=True)
     columns = TextColumn('{task.description}'), BarColumn(WIDEST), MofNCompleteColumn(), TimeRemainingColumn()
     self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -61,10 +61,8 @@ class _State:
 def begin(*, ends: bool = False) -> None:
   """Install the handlers of SIGINT and SIGTERM.
 
-  A second call does nothing, nor does a call in a thread.
-
-  Args:
-    ends: the first signal ends the process, until a call of `begin` without it.
+  A second call does nothing, nor does a call in a thread. With `ends` the first signal ends the process, until a call
+  without it.
   """
   if threading.current_thread() is not threading.main_thread():
     return
@@ -170,16 +168,10 @@ def raising() -> Iterator[None]:
 
 
 def waiting(work: Callable[[], T], *, told: Callable[[float], None] = lambda seconds: None) -> T:
-  """Run `work` in a thread; a signal ends the wait.
+  """Run `work` in a thread and return its result; a signal ends the wait.
 
-  The thread continues until the process ends, so a command that waits ends by `command.leave`.
-
-  Args:
-    work: slow work.
-    told: called repeatedly with the seconds so far; an exception ends the wait.
-
-  Returns:
-    The result of `work`; its exceptions are raised here.
+  The thread continues until the process ends, so a command that waits ends by `command.leave`. `told` is called
+  repeatedly with the seconds so far; an exception of it ends the wait.
   """
   results: list[T] = []
   failed: list[BaseException] = []
@@ -203,10 +195,7 @@ def waiting(work: Callable[[], T], *, told: Callable[[float], None] = lambda sec
 
 
 def pass_on(signum: int) -> None:
-  """Raise this signal in the process at every later signal.
-
-  Its handler is not one of Python's.
-  """
+  """Raise this signal, not handled by Python, at every later signal."""
   _State.pass_on = signum
   if _State.asked:
     signal.raise_signal(signum)

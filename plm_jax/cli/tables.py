@@ -13,10 +13,7 @@ _plain = functools.partial(Console, markup=False, emoji=False)
 
 
 def show(table: Table) -> None:
-  """Print a table as wide as the terminal.
-
-  In a pipe or a file it has its full width, so that nothing is cropped.
-  """
+  """Print a table as wide as the terminal, or uncropped into a file."""
   console = _plain()
   if not console.is_terminal:
     console = _plain(width=max(console.width, _width(table)))

@@ -56,18 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   logs.start()
   signals.check()
+  options = {'name': arguments.evaluation, 'part': arguments.part, 'beside': beside, 'rounds': arguments.rounds}
   step = step_named(arguments.step)
-  compression.run_study(
-    settings,
-    arguments.workdir,
-    recipes,
-    out=arguments.out,
-    step=step,
-    name=arguments.evaluation,
-    part=arguments.part,
-    beside=beside,
-    rounds=arguments.rounds,
-  )
+  compression.run_study(settings, arguments.workdir, recipes, out=arguments.out, step=step, **options)
   return 0
 
 

@@ -38,29 +38,30 @@ Form = Literal['import', 'release', 'peft', 'own']  # what is written
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax convert`; import jax only for valid flags."""
   parser = command.Parser('plm-jax convert', __doc__)
-  parser.add_argument('direction', choices=('import', 'export'), help='direction of the conversion')
-  parser.add_argument('source', metavar='SRC', help='folder to convert')
-  parser.add_argument('target', metavar='DST', help='new folder')
-  parser.add_argument('--architecture', help='architecture of the model (default: that of SRC)')
-  parser.add_argument('--step', help="checkpoint of a run: a number, 'newest' or 'best' (default)")
-  parser.add_argument(
+  add = parser.add_argument
+  add('direction', choices=('import', 'export'), help='direction of the conversion')
+  add('source', metavar='SRC', help='folder to convert')
+  add('target', metavar='DST', help='new folder')
+  add('--architecture', help='architecture of the model (default: that of SRC)')
+  add('--step', help="checkpoint of a run: a number, 'newest' or 'best' (default)")
+  add(
     '--part',
     metavar='NAME',
     help='trunk (default) or generator of a run with two trunks (ELECTRA), or a task of a multi-task run',
   )
-  parser.add_argument(
+  add(
     '--heads',
     metavar='NAMES',
     help='heads to export, such as mlm,pair, or none (default: all that the format has; a task head always)',
   )
-  parser.add_argument(
+  add(
     '--form',
     choices=('release', 'peft', 'own'),
     help="release: the whole model, with 'lora' merged (default); peft: the LoRA update and the head; own: the trunk "
     'and --heads as a converted checkpoint, for any model',
   )
-  parser.add_argument('--shard', type=SHARD, metavar='GB', help='maximum GB per file of weights (default 4)')
-  parser.add_argument('--force', action='store_true', help='replace an earlier conversion in DST')
+  add('--shard', type=SHARD, metavar='GB', help='maximum GB per file of weights (default 4)')
+  add('--force', action='store_true', help='replace an earlier conversion in DST')
   arguments = parser.parse_args(argv)
   problem = other_forms.explain(arguments.source)
   if problem and (arguments.direction == 'export' or 'convert import' not in problem):

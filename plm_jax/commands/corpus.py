@@ -85,17 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     request = {'command': arguments.command, 'source': arguments.source, 'split': arguments.split, 'text': texts.field}
     if arguments.documents != DOCUMENTS[0]:  # folders of older versions do not record the default
       request['documents'] = arguments.documents
+    functions = {'more': more, 'tell': tell, 'stops': signals.asked}
     with stage('corpus'):
-      report = passes.run(
-        texts,
-        arguments.out,
-        make_judge,
-        splits=splits,
-        asked={**request, **options},
-        more=more,
-        tell=tell,
-        stops=signals.asked,
-      )
+      report = passes.run(texts, arguments.out, make_judge, splits=splits, asked={**request, **options}, **functions)
   _show(report, arguments.out)
   return 0
 
@@ -162,12 +154,8 @@ def _parser() -> argparse.ArgumentParser:
       add('out', metavar='OUT', help='folder of the new corpus')
     add('--split', default='train', help="split of SOURCE, such as 'train[:10%%]' (default: train)")
     add('--text', metavar='FIELD', help='text field of SOURCE, if there are several')
-    add(
-      '--documents',
-      choices=DOCUMENTS,
-      default=DOCUMENTS[0],
-      help=f'document boundary in a .txt file, as data.documents of a config (default: {DOCUMENTS[0]})',
-    )
+    help_ = f'document boundary in a .txt file, as data.documents of a config (default: {DOCUMENTS[0]})'
+    add('--documents', choices=DOCUMENTS, default=DOCUMENTS[0], help=help_)
   _add_filter_flags(parsers['filter'])
   add = parsers['dedup'].add_argument
   add('--exact', action='store_true', help='remove only equal texts, ignoring case, spaces and punctuation')
@@ -187,15 +175,11 @@ def _add_filter_flags(parser: argparse.ArgumentParser) -> None:
   add('--max_chars', type=command.COUNT, help='maximum characters of a document')
   add('--min_alpha', type=SHARE, default=0.0, help='minimum share of letters among non-space characters')
   add('--min_english', type=SHARE, default=0.0, help='minimum share of English function words among words')
-  add(
-    '--against',
-    metavar='PATH:SPLIT',
-    nargs='+',
-    action='extend',
-    default=[],
-    help="evaluation sets to remove, such as '../data/squad:validation[:10%%]'; after SOURCE and OUT, or with =; may "
-    'be repeated. Examples of fewer than 8 words are only counted',
+  help_ = (
+    "evaluation sets to remove, such as '../data/squad:validation[:10%%]'; after SOURCE and OUT, or with =; may be "
+    'repeated. Examples of fewer than 8 words are only counted'
   )
+  add('--against', metavar='PATH:SPLIT', nargs='+', action='extend', default=[], help=help_)
 
 
 Connection = sqlite3.Connection

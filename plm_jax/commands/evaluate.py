@@ -42,29 +42,24 @@ WAITS = 3600.0  # seconds, of --follow
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax evaluate`; import jax only for a valid config."""
   parser = command.command('evaluate', __doc__)
+  add = parser.add_argument
   command.add_step(parser, every=True)
-  parser.add_argument('--evaluation', help='run only this evaluation of config.eval')
-  parser.add_argument('--part', metavar='NAME', help='run only this task of a multi-task run (adapter multitask)')
-  parser.add_argument('--predictions', metavar='FILE', help='file of predictions, one JSON object per example')
-  parser.add_argument(
+  add('--evaluation', help='run only this evaluation of config.eval')
+  add('--part', metavar='NAME', help='run only this task of a multi-task run (adapter multitask)')
+  add('--predictions', metavar='FILE', help='file of predictions, one JSON object per example')
+  add(
     '--format', metavar='NAME', help="format of --predictions: 'glue', 'superglue' or 'squad' (default: JSON objects)"
   )
-  parser.add_argument('--score', metavar='FILE', nargs='+', help='score files of predictions; several are averaged')
-  parser.add_argument('--scores', metavar='NAME', nargs='+', help='scores of --score (default: all that apply)')
-  parser.add_argument(
+  add('--score', metavar='FILE', nargs='+', help='score files of predictions; several are averaged')
+  add('--scores', metavar='NAME', nargs='+', help='scores of --score (default: all that apply)')
+  add(
     '--by_class',
     action='store_true',
     help='print scores by class and a confusion matrix; also saved as by_class.json in the run',
   )
-  parser.add_argument(
-    '--follow', action='store_true', help='evaluate every checkpoint as it appears, until the run ends'
-  )
-  parser.add_argument(
-    '--timeout', type=command.POSITIVE, help=f'seconds that --follow waits for a checkpoint (default {WAITS:.0f})'
-  )
-  parser.add_argument(
-    '--weights', metavar='FOLDER', help="model folder in Hugging Face's format, or a converted checkpoint"
-  )
+  add('--follow', action='store_true', help='evaluate every checkpoint as it appears, until the run ends')
+  add('--timeout', type=command.POSITIVE, help=f'seconds that --follow waits for a checkpoint (default {WAITS:.0f})')
+  add('--weights', metavar='FOLDER', help="model folder in Hugging Face's format, or a converted checkpoint")
   arguments, settings = command.parse(
     parser, argv, workdir=False, expand=expand, without=lambda arguments: bool(arguments.score)
   )

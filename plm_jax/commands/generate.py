@@ -61,11 +61,8 @@ def _parser() -> command.Parser:
   add('--top_p', type=float, help='sample from the best tokens whose probabilities reach this sum')
   add('--beams', type=int, help='beam width (default 4)')
   add('--length_penalty', type=float, help='exponent of the length that divides log-probabilities (default 1)')
-  add(
-    '--early_stop',
-    choices=tuple(EARLY),
-    help='true: stop once there are as many finished texts as beams (default false)',
-  )
+  help_ = 'true: stop once there are as many finished texts as beams (default false)'
+  add('--early_stop', choices=tuple(EARLY), help=help_)
   add('--no_repeat', type=int, default=0, metavar='N', help='no N-gram occurs twice')
   add('--start', metavar='TOKEN', help='first token that the decoder of a model with an encoder or a prefix reads')
   add('--first', metavar='TOKEN', help='first token of every text')

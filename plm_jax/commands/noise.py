@@ -37,14 +37,7 @@ SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '[R]', 
 SENTINELS = tuple(f'<extra_id_{number}>' for number in range(50))
 LONGEST = 120  # tokens shown
 NUM_SAMPLES = command.number("Annotated[int, '1 <= x <= 10_000']")
-STYLES = {
-  '': '',
-  'special': 'blue',
-  'predicted': 'green',
-  'changed': 'red',
-  'changed predicted': 'red underline',
-  'place': 'dim',
-}
+STYLES = dict(special='blue', predicted='green', changed='red', place='dim') | {'changed predicted': 'red underline'}
 CHARACTER = '[\u3040-\u30ff\u3400-\u9fff]'  # Chinese and Japanese
 
 
@@ -96,17 +89,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax noise`."""
   names = [show.name for show in GALLERY]
   parser = command.Parser('plm-jax noise', __doc__)
-  parser.add_argument('--text', default=TEXT, help='text to corrupt (default: an example)')
-  parser.add_argument('--objective', help=f'one of {", ".join(names)} (default: bert)')
-  parser.add_argument('--all', action='store_true', help='show every objective')
-  parser.add_argument('--vocab', help='vocabulary folder, or a published tokenizer.json')
-  parser.add_argument('--seed', type=command.SEED, default=0, help='random seed (default 0)')
-  parser.add_argument(
-    '--num_samples', '--draws', type=NUM_SAMPLES, default=1, help='number of samples to show (default 1)'
-  )
-  parser.add_argument(
-    '--rows', type=command.COUNT, default=400, help='number of sequences to measure rates on (default 400)'
-  )
+  add = parser.add_argument
+  add('--text', default=TEXT, help='text to corrupt (default: an example)')
+  add('--objective', help=f'one of {", ".join(names)} (default: bert)')
+  add('--all', action='store_true', help='show every objective')
+  add('--vocab', help='vocabulary folder, or a published tokenizer.json')
+  add('--seed', type=command.SEED, default=0, help='random seed (default 0)')
+  add('--num_samples', '--draws', type=NUM_SAMPLES, default=1, help='number of samples to show (default 1)')
+  add('--rows', type=command.COUNT, default=400, help='number of sequences to measure rates on (default 400)')
   arguments = parser.parse_args(argv)
   if arguments.objective and arguments.objective not in names:
     from plm_jax.core.errors import suggest
@@ -184,7 +174,7 @@ def _markup(line: noise_page.Line) -> str:
   from rich.markup import escape
 
   def styled(word: noise_page.Word) -> str:
-    style = STYLES[word.mark]
+    style = STYLES.get(word.mark)
     return f'[{style}]{escape(word.text)}[/]' if style else escape(word.text)
 
   return line.gap.join(' '.join(map(styled, item)) for item in line.items)

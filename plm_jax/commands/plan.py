@@ -25,14 +25,13 @@ from plm_jax.training.before.model_from import expand
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax plan`; compile, but execute nothing."""
   parser = command.command('plan', __doc__)
-  parser.add_argument(
-    '--topology', metavar='CHIP:SIZES', help='TPU topology, such as v5e:4x4 (v4, v5e, v5p, v6e, tpu7x)'
-  )
-  parser.add_argument('--slices', type=command.COUNT, default=1, help='number of slices of that topology (default 1)')
-  parser.add_argument('--vocab_size', type=command.COUNT, help='vocabulary size, without vocab.extra')
-  parser.add_argument('--state_only', action='store_true', help='count the state only; compile nothing')
-  parser.add_argument('--search', action='store_true', help='search the cheapest change that makes it fit')
-  parser.add_argument('--json', action='store_true', help='print JSON')
+  add = parser.add_argument
+  add('--topology', metavar='CHIP:SIZES', help='TPU topology, such as v5e:4x4 (v4, v5e, v5p, v6e, tpu7x)')
+  add('--slices', type=command.COUNT, default=1, help='number of slices of that topology (default 1)')
+  add('--vocab_size', type=command.COUNT, help='vocabulary size, without vocab.extra')
+  add('--state_only', action='store_true', help='count the state only; compile nothing')
+  add('--search', action='store_true', help='search the cheapest change that makes it fit')
+  add('--json', action='store_true', help='print JSON')
   arguments, settings = command.parse(parser, argv, workdir=False, expand=expand)
   if settings is None:
     return 0

@@ -40,13 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   logs.start()
   signals.check()
-  predicting.predict(
-    settings,
-    RunFolder.at(arguments.workdir),
-    file=arguments.file,
-    out=arguments.out,
-    step=step_named(arguments.step),
-    part=arguments.part,
-    force=arguments.force,
-  )
+  folder, options = RunFolder.at(arguments.workdir), {name: vars(arguments)[name] for name in ('part', 'force')}
+  step = step_named(arguments.step)
+  predicting.predict(settings, folder, file=arguments.file, out=arguments.out, step=step, **options)
   return 0

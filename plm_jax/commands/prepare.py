@@ -38,11 +38,10 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax prepare`."""
   parser = command.command('prepare', __doc__)
-  parser.add_argument(
-    '--vocab_size', type=command.COUNT, metavar='N', help='size of the vocabulary to train if vocab.path has none'
-  )
-  parser.add_argument('--shared', metavar='DIR', help='folder or bucket to copy missing files from and new files to')
-  parser.add_argument('--json', action='store_true', help='print JSON')
+  add = parser.add_argument
+  add('--vocab_size', type=command.COUNT, metavar='N', help='size of the vocabulary to train if vocab.path has none')
+  add('--shared', metavar='DIR', help='folder or bucket to copy missing files from and new files to')
+  add('--json', action='store_true', help='print JSON')
   os.environ['JAX_PLATFORMS'] = 'cpu'  # nothing is computed; a TPU of this machine may be in use
   arguments, settings = command.parse(parser, argv, workdir=False, expand=expand)
   if settings is None:
@@ -87,16 +86,9 @@ def _flags_of_text(settings: Mapping[str, Any], size: int) -> list[str]:
       f'--vocab_size={size}: data {data["name"]!r} is not a single text; train the vocabulary with: '
       f'plm-jax vocab train --source=TEXT --name={kind} --size={size} --out={settings["vocab"]["path"]}'
     )
-  flags = {
-    'source': data['path'],
-    'split': data.get('split') or 'train',
-    'text': data.get('text'),
-    'name': kind,
-    'size': size,
-    'max_bytes': data.get('max_bytes'),
-    'cache': data.get('cache'),
-    'out': settings['vocab']['path'],
-  }
+  flags = {'source': data['path'], 'split': data.get('split') or 'train', 'text': data.get('text'), 'name': kind}
+  flags |= {'size': size, 'max_bytes': data.get('max_bytes'), 'cache': data.get('cache')}
+  flags['out'] = settings['vocab']['path']
   return ['train', *(f'--{flag}={value}' for flag, value in flags.items() if value is not None)]
 
 

@@ -29,11 +29,10 @@ from plm_jax.training.before.model_from import expand
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax probe`; import jax only for a valid config."""
   parser = command.command('probe', __doc__)
-  parser.add_argument(
-    '--layers', default='all', help="layer indices and 'mix', separated by commas, or 'all' (default)"
-  )
-  parser.add_argument('--seeds', type=command.COUNT, default=1, help='number of seeds per layer (default 1)')
-  parser.add_argument('--beside', default='', metavar='DIRS', help='folders of earlier probes, separated by commas')
+  add = parser.add_argument
+  add('--layers', default='all', help="layer indices and 'mix', separated by commas, or 'all' (default)")
+  add('--seeds', type=command.COUNT, default=1, help='number of seeds per layer (default 1)')
+  add('--beside', default='', metavar='DIRS', help='folders of earlier probes, separated by commas')
   arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0

@@ -85,14 +85,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = command.Parser('plm-jax quickstart', __doc__)
-  parser.add_argument(
-    '--workdir', default='runs/quickstart', type=Path, help='folder of all results (default: runs/quickstart)'
-  )
-  parser.add_argument(
+  add = parser.add_argument
+  add('--workdir', default='runs/quickstart', type=Path, help='folder of all results (default: runs/quickstart)')
+  add(
     '--minutes', default=MINUTES, type=command.COUNT, metavar='N',
     help=f'approximate minutes on two CPU cores; more than {MINUTES} pre-train longer (default {MINUTES})',
   )  # fmt: skip
-  parser.add_argument('--released', action='store_true', help='fine-tune a published BERT instead (3 minutes)')
+  add('--released', action='store_true', help='fine-tune a published BERT instead (3 minutes)')
   arguments = parser.parse_args(argv)
   if arguments.minutes < MINUTES:
     parser.error(f'--minutes={arguments.minutes}: expected {MINUTES} or more')

@@ -29,17 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax report`."""
   given = list(sys.argv[1:] if argv is None else argv)
   parser = command.Parser('plm-jax report', __doc__)
-  parser.add_argument('workdirs', nargs='*', metavar='WORKDIR', help='folders of runs, sweeps or tables')
-  parser.add_argument('--out', metavar='FILE', help='page to write (.html)')
-  parser.add_argument('--by', default='', metavar='KEY,KEY', help='config keys that group runs into curves')
-  parser.add_argument('--metric', help="metric of the tables (default: that of `best` of the first run, else 'loss')")
-  parser.add_argument(
-    '--curves', default='', metavar='NAME,NAME', help="more metrics to plot, such as 'gradient_norm/*'; '*' for all"
-  )
-  parser.add_argument(
-    '--samples', type=command.WHOLE, default=4, metavar='N', help='number of curves with samples (default 4)'
-  )
-  parser.add_argument('--title', help='title of the page')
+  add = parser.add_argument
+  add('workdirs', nargs='*', metavar='WORKDIR', help='folders of runs, sweeps or tables')
+  add('--out', metavar='FILE', help='page to write (.html)')
+  add('--by', default='', metavar='KEY,KEY', help='config keys that group runs into curves')
+  add('--metric', help="metric of the tables (default: that of `best` of the first run, else 'loss')")
+  add('--curves', default='', metavar='NAME,NAME', help="more metrics to plot, such as 'gradient_norm/*'; '*' for all")
+  add('--samples', type=command.WHOLE, default=4, metavar='N', help='number of curves with samples (default 4)')
+  add('--title', help='title of the page')
   arguments = parser.parse_args(given)
   if not arguments.workdirs or not arguments.out:
     raise ConfigError(f'{parser.prog}: needs folders and --out=FILE, such as runs/a runs/b --out=report.html')
@@ -49,14 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.studies.report import page
 
   logs.start()
-  page.report(
-    arguments.workdirs,
-    arguments.out,
-    by=[key for key in arguments.by.split(',') if key],
-    metric=arguments.metric,
-    more=[name for name in arguments.curves.split(',') if name],
-    ask=arguments.samples,
-    title=arguments.title,
-    command=shlex.join(['plm-jax', 'report', *given]),
-  )
+  by, more = ([name for name in names.split(',') if name] for names in (arguments.by, arguments.curves))
+  options = {'metric': arguments.metric, 'ask': arguments.samples, 'title': arguments.title}
+  words = shlex.join(['plm-jax', 'report', *given])
+  page.report(arguments.workdirs, arguments.out, by=by, more=more, command=words, **options)
   return 0

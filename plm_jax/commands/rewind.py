@@ -23,11 +23,10 @@ from plm_jax.core.errors import ConfigError
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax rewind`."""
   parser = command.Parser('plm-jax rewind', __doc__)
-  parser.add_argument('--workdir', metavar='DIR', help='run folder')
-  parser.add_argument('--to_step', type=int, metavar='S', help='step that becomes the newest (default: list the steps)')
-  parser.add_argument(
-    '--skip', type=int, default=0, metavar='K', help='number of batches after S to leave out (default 0)'
-  )
+  add = parser.add_argument
+  add('--workdir', metavar='DIR', help='run folder')
+  add('--to_step', type=int, metavar='S', help='step that becomes the newest (default: list the steps)')
+  add('--skip', type=int, default=0, metavar='K', help='number of batches after S to leave out (default 0)')
   arguments = parser.parse_args(argv)
   if not arguments.workdir:
     raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of the run.')

@@ -25,13 +25,10 @@ from plm_jax.training.before.model_from import expand
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax sample_efficiency`; import jax only for a valid config."""
   parser = command.command('sample_efficiency', __doc__)
-  parser.add_argument('--sizes', default='8,32', help='labelled examples per class, separated by commas (default 8,32)')
-  parser.add_argument(
-    '--seeds', type=command.COUNT, default=3, help='number of seeds; each samples its own examples (default 3)'
-  )
-  parser.add_argument(
-    '--rates', default='1e-3,3e-4', help='learning rates to choose from, separated by commas (default 1e-3,3e-4)'
-  )
+  add = parser.add_argument
+  add('--sizes', default='8,32', help='labelled examples per class, separated by commas (default 8,32)')
+  add('--seeds', type=command.COUNT, default=3, help='number of seeds; each samples its own examples (default 3)')
+  add('--rates', default='1e-3,3e-4', help='learning rates to choose from, separated by commas (default 1e-3,3e-4)')
   arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0

@@ -100,17 +100,10 @@ def _parser() -> command.Parser:
   add('--trials', type=command.COUNT, metavar='N', help='number of trials (default for grid: all points)')
   add('--method', choices=METHODS, help='search method (default: grid if every key has a list of values, else tpe)')
   add('--seed', type=command.SEED, help='random seed of random, tpe and halving (default 0)')
-  add(
-    '--first_rung',
-    type=command.COUNT,
-    metavar='STEPS',
-    help='halving: steps before the first stop (default: eval_every)',
-  )
-  add(
-    '--factor',
-    type=command.number("Annotated[int, '2 <= x']"),
-    help=f'halving: one trial in FACTOR continues (default {FACTOR})',
-  )
+  help_ = 'halving: steps before the first stop (default: eval_every)'
+  add('--first_rung', type=command.COUNT, metavar='STEPS', help=help_)
+  help_ = f'halving: one trial in FACTOR continues (default {FACTOR})'
+  add('--factor', type=command.number("Annotated[int, '2 <= x']"), help=help_)
   add('--dry_run', action='store_true', help='print the trials and exit')
   add('--trial', type=command.WHOLE, help=argparse.SUPPRESS)  # set by the worker for its child process
   return parser

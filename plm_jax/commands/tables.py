@@ -75,16 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   run_paths.check_new_folder(out, name='--out' if arguments.out else '--workdir')
   if not arguments.only_print:
     needs.check(table, plan, filling.metrics_of(table, plan), places, head=arguments.table)
-  cells = filling.fill(
-    table,
-    plan,
-    places,
-    out,
-    scale=arguments.scale,
-    command=shlex.join(['plm-jax', 'tables', *_of_table(given)]),
-    run=not arguments.only_print,
-    minutes=arguments.minutes,
-  )
+  words = shlex.join(['plm-jax', 'tables', *_of_table(given)])
+  options = {'scale': arguments.scale, 'run': not arguments.only_print, 'minutes': arguments.minutes}
+  cells = filling.fill(table, plan, places, out, command=words, **options)
   command.show(files.read_text(out / 'table.md'))
   return 1 if cells['failed'] and not cells['runs'] else 0  # one failed run is a result, no finished run a mistake
 

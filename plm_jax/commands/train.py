@@ -36,16 +36,13 @@ from plm_jax.training.before.model_from import expand
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax train`; import jax only for a valid config."""
   parser = command.command('train', __doc__)
-  parser.add_argument(
-    '--stop_at', type=command.COUNT, help='save and stop after this step; the schedule still ends at `steps`'
-  )
-  parser.add_argument('--extend', type=command.COUNT, metavar='N', help='add N steps to the run in the folder')
-  parser.add_argument('--compile_cache', metavar='DIR', help='folder of compiled programs; local or gs://...')
-  parser.add_argument('--profile', metavar='STEPS', help='number of steps to trace for xprof, or FIRST:END')
-  parser.add_argument('--predictions', metavar='FILE', help='file of predictions, one JSON object per example')
-  parser.add_argument(
-    '--evaluation', metavar='NAME', help='the evaluation that --predictions writes (default: the only one)'
-  )
+  add = parser.add_argument
+  add('--stop_at', type=command.COUNT, help='save and stop after this step; the schedule still ends at `steps`')
+  add('--extend', type=command.COUNT, metavar='N', help='add N steps to the run in the folder')
+  add('--compile_cache', metavar='DIR', help='folder of compiled programs; local or gs://...')
+  add('--profile', metavar='STEPS', help='number of steps to trace for xprof, or FIRST:END')
+  add('--predictions', metavar='FILE', help='file of predictions, one JSON object per example')
+  add('--evaluation', metavar='NAME', help='the evaluation that --predictions writes (default: the only one)')
   hosts.add_flags(parser)
   arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:

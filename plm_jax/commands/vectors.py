@@ -204,8 +204,7 @@ def _ask(arguments: argparse.Namespace, vectors: 'WordVectors', words: list[str]
         print(f'Spearman {agreement.spearman:.4f} {over}')
   elif words:
     search = table.neighbours if arguments.command == 'neighbours' else table.analogy
-    nearest_words = search(*words, top=arguments.top)
-    for word, cosine in nearest_words:
+    for word, cosine in (nearest_words := search(*words, top=arguments.top)):
       print(f'{cosine:7.4f}  {word}')
     if not nearest_words:
       print(f'no other word: the table has {counted(len(table.words), "vector")}')

@@ -43,9 +43,7 @@ SHOWN = 12  # special tokens
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax vocab train` or `plm-jax vocab show`."""
   arguments = _parser().parse_args(argv)
-  if arguments.command == 'show':
-    return show(arguments)
-  return train(arguments)
+  return show(arguments) if arguments.command == 'show' else train(arguments)
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -129,12 +127,8 @@ def _add_train_flags(parser: argparse.ArgumentParser) -> None:
     '--min_frequency', type=command.COUNT, help='minimum count of a pair of pieces, or of a word (default: 2; words: 5)'
   )
   add('--limit', type=command.COUNT, metavar='N', help='read only the first N documents')
-  add(
-    '--max_bytes',
-    type=command.COUNT,
-    metavar='N',
-    help='maximum bytes of a document, and of an unzipped .gz file (default: 1,073,741,824)',
-  )
+  help_ = 'maximum bytes of a document, and of an unzipped .gz file (default: 1,073,741,824)'
+  add('--max_bytes', type=command.COUNT, metavar='N', help=help_)
   add('--cache', default='~/.cache/plm_jax', help='cache folder (default: ~/.cache/plm_jax)')
   case = parser.add_mutually_exclusive_group()
   case.add_argument(
@@ -143,28 +137,19 @@ def _add_train_flags(parser: argparse.ArgumentParser) -> None:
   case.add_argument(
     '--cased', dest='lowercase', action='store_false', help='keep case (default of sentencepiece and words)'
   )
-  add(
-    '--alphabet',
-    type=command.COUNT,
-    metavar='N',
-    help='wordpiece: number of characters to keep (default: half of --size)',
+  help_ = 'wordpiece: number of characters to keep (default: half of --size)'
+  add('--alphabet', type=command.COUNT, metavar='N', help=help_)
+  help_ = (
+    'published set of special tokens; byte_bpe: all (default), gpt2, roberta; sentencepiece: all (default), t5, '
+    'llama, albert, xlnet; words: all (default), elmo'
   )
-  add(
-    '--specials',
-    metavar='NAME',
-    help='published set of special tokens; byte_bpe: all (default), gpt2, roberta; '
-    'sentencepiece: all (default), t5, llama, albert, xlnet; words: all (default), elmo',
-  )
+  add('--specials', metavar='NAME', help=help_)
   add(
     '--boundaries', choices=('punctuation', 'spaces'), help='words: where words end (default: punctuation and spaces)'
   )
   add('--algorithm', choices=('unigram', 'bpe'), help='sentencepiece: algorithm (default: unigram)')
-  add(
-    '--sentinels',
-    type=int,
-    metavar='N',
-    help='sentencepiece: number of <extra_id_k> tokens (default: 100 with --specials=t5)',
-  )
+  help_ = 'sentencepiece: number of <extra_id_k> tokens (default: 100 with --specials=t5)'
+  add('--sentinels', type=int, metavar='N', help=help_)
   add('--byte_fallback', action='store_true', default=None, help='sentencepiece: encode unknown characters as bytes')
 
 
@@ -195,13 +180,8 @@ def _documents(request: dict[str, Any], arguments: argparse.Namespace) -> 'Texts
   from plm_jax.data.corpora import local, sources
 
   try:
-    return sources.documents(
-      request['source'],
-      split=request['split'],
-      cache=arguments.cache,
-      text=request.get('text'),
-      max_bytes=arguments.max_bytes or local.MAX_BYTES,
-    )
+    options = {'cache': arguments.cache, 'max_bytes': arguments.max_bytes or local.MAX_BYTES}
+    return sources.documents(request['source'], split=request['split'], text=request.get('text'), **options)
   except ModuleNotFoundError as error:
     raise ConfigError(f'vocab train: {error}') from error
 
@@ -265,11 +245,8 @@ def _describe(vocab: 'Vocab') -> None:
   """Print size, checksum, special tokens and training statistics."""
   record = vocab.record
   requested = record.get('request', {}).get('size', vocab.size)
-  lines = {
-    'kind': vocab.kind,
-    'size': f'{vocab.size:,}' + (f' ({requested:,} requested; the text has no more)' if requested > vocab.size else ''),
-  }
-  lines['digest'] = vocab.digest
+  size = f'{vocab.size:,}' + (f' ({requested:,} requested; the text has no more)' if requested > vocab.size else '')
+  lines = {'kind': vocab.kind, 'size': size, 'digest': vocab.digest}
   special = [f'{vocab.token(i)} {i}' for i in vocab.special_ids]
   shown = special if len(special) <= SHOWN else [*special[: SHOWN - 1], '...', special[-1]]
   lines['special tokens'] = ', '.join(shown) + (f' ({len(special)})' if shown != special else '')
@@ -277,9 +254,8 @@ def _describe(vocab: 'Vocab') -> None:
   if vocab.counts is not None and record:
     tokens = int(vocab.counts.sum())
     source = f'{record["request"]["source"]} {record["request"]["split"]}'
-    lines['trained on'] = (
-      f'{source}: {record["documents"]:,} documents, {record["words"]:,} words, {record["bytes"]:,} bytes'
-    )
+    counts = f'{record["documents"]:,} documents, {record["words"]:,} words, {record["bytes"]:,} bytes'
+    lines['trained on'] = f'{source}: {counts}'
     lines['tokens per word'] = f'{tokens / max(record["words"], 1):.3f}'
     lines['bytes per token'] = f'{record["bytes"] / max(tokens, 1):.3f}'
     if vocab.unk_id is not None:

@@ -69,9 +69,6 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Ar
   Like the beam search of Hugging Face.
 
   Args:
-    reader: a trunk that has read its prompts, for k texts of each.
-    constraints: the allowed tokens.
-    beam: k and the comparison of texts.
     limits: int32[b], most tokens of the texts of each row.
   """
   rows, beams, size = reader.token.shape[0], beam.beams, constraints.max_new
@@ -144,12 +141,7 @@ def _extend(state: _State, gains: Array, limits: Array, *, eos_id: int | tuple[i
 
 
 def _finish(state: _State, candidates: _Candidates, beam: Beam, limits: Array) -> _State:
-  """Compare finished candidates with the finished texts; return the next state.
-
-  Args:
-    state: with the new open texts, otherwise as before the step.
-    limits: int32[b], most tokens of the texts of each row.
-  """
+  """Compare finished candidates with the finished texts; return the next state."""
   beams = state.texts.shape[1]
   length = (state.num_new + 1).astype(jnp.float32)
   # only the first k candidates may finish

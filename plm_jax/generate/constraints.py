@@ -143,12 +143,8 @@ def _checked_beam(beam: Beam) -> Beam:
 def allow(scores: Array, num_new: Array, texts: Array, before: Array, constraints: Constraints, limits: Array) -> Array:
   """Set scores f32[r, v] of forbidden next tokens to -inf.
 
-  Args:
-    scores: log-probabilities or logits of the next token.
-    num_new: int32[], number of tokens generated so far.
-    texts: int32[r, max_new], of which the first `num_new` are filled.
-    before: int32[r, p], tokens before the texts; -1 is padding.
-    limits: int32[r], most tokens of each text.
+  Of texts int32[r, max_new] the first `num_new` int32[] are filled; `before` int32[r, p] has -1 on padding; `limits`
+  are int32[r].
   """
   if constraints.no_repeat:
     repeats = _repeats(num_new, texts, before, size=constraints.no_repeat, vocab_size=scores.shape[1])
@@ -166,9 +162,7 @@ def allow(scores: Array, num_new: Array, texts: Array, before: Array, constraint
 
 
 def _repeats(num_new: Array, texts: Array, before: Array, *, size: int, vocab_size: int) -> Array:
-  """Mark tokens that would complete a repeated n-gram of `size` tokens.
-
-  bool[r, v].
+  """Mark tokens bool[r, v] that would repeat an n-gram of `size` tokens.
 
   # size 3, read so far   a b c a b     the last two tokens are a b
   # windows               a b c, b c a, c a b: the first begins with a b, so c is forbidden
@@ -179,9 +173,8 @@ def _repeats(num_new: Array, texts: Array, before: Array, *, size: int, vocab_si
   count = length - size + 1  # windows of `size` tokens
   if count < 1:
     return jnp.zeros((rows, vocab_size), bool)
-  same = jnp.broadcast_to(
-    jnp.arange(count) + size <= filled, (rows, count)
-  )  # windows that begin like the end of the text
+  # windows that begin like the end of the text
+  same = jnp.broadcast_to(jnp.arange(count) + size <= filled, (rows, count))
   for offset in range(size - 1):
     last = jax.lax.dynamic_slice_in_dim(whole, filled - (size - 1) + offset, 1, axis=1)
     same &= (whole[:, offset : offset + count] == last) & (last >= 0)

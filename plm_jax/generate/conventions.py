@@ -43,11 +43,8 @@ _TOKENS = (
   'bos_token_id', 'eos_token_id', 'pad_token_id', 'decoder_start_token_id', 'forced_bos_token_id',
   'forced_eos_token_id',
 )  # fmt: skip
-_WRITTEN = (
-  'decoder_start_token_id',
-  'forced_bos_token_id',
-  'forced_eos_token_id',
-)  # written into the text without being predicted
+# written into the text without being predicted
+_WRITTEN = ('decoder_start_token_id', 'forced_bos_token_id', 'forced_eos_token_id')
 _NEUTRAL = dict.fromkeys(('length_penalty', 'temperature', 'top_p', 'num_return_sequences'), 1)
 _THEIR_TOP_K = 50  # default of transformers for a folder that samples
 _DEFAULTS = {'beams': 4, 'length_penalty': 1, 'temperature': 1, 'num_samples': 1}  # of flags that belong to a method
@@ -219,9 +216,6 @@ class Encoder:
   For a decoder, the end token that a tokenizer adds is removed, since the text continues.
 
   Attributes:
-    vocab: of the model.
-    special: tokens of the model.
-    kind: attention of the trunk.
     published: the tokenizer is a published one. The vocabulary of an older run has no template; then a text gets a
       begin and an end token, except for decoders.
   """

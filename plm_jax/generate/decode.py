@@ -108,9 +108,7 @@ def _run(
 ) -> Generated:
   texts = choice.beams if isinstance(choice, Beam) else 1
   tokens, segment_ids = reader.align_right(tokens, segment_ids)
-  prompts = reader.Prompts(
-    tokens=tokens, segment_ids=segment_ids, blank=blank, start_id=start_id, max_new=constraints.max_new, texts=texts
-  )
+  prompts = reader.Prompts(tokens, segment_ids, blank, start_id, constraints.max_new, texts)
   started = reader.start(trunk, params, prompts)
   if isinstance(choice, Beam):
     return beam_search(started, constraints, choice, limits)

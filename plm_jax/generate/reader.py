@@ -101,13 +101,9 @@ def resize(cache: Cache, slots: int) -> Cache:
 def stages(used: int, *, texts: int, max_new: int) -> list[int]:
   """List the numbers of tokens at which a cache grows.
 
-  The last one is `max_new`. Attention reads every slot of a cache, full or empty. The loop starts with an eighth of all
-  slots and doubles them three times, unless an eighth is already few. Each stage is compiled separately.
-
-  Args:
-    used: slots of the prompts.
-    texts: slots that a step takes.
-    max_new: most steps.
+  The last one is `max_new`. Prompts take `used` slots, and a step `texts`. Attention reads every slot of a cache, full
+  or empty. The loop starts with an eighth of all slots and doubles them three times, unless an eighth is already few.
+  Each stage is compiled separately.
   """
   total = used + texts * max_new
   sizes = [total >> halvings for halvings in (3, 2, 1)]
@@ -121,12 +117,6 @@ def capacities(used: int, *, rows: int, texts: int, max_new: int) -> list[int]:
   The last one is enough for any search. Texts of a search share tokens, and slots that no text sees are reused. Most
   searches end with about a slot for each token of one text or two; different texts would take one for each token of
   each. Attention reads every slot, full or empty, so there are some sizes in between; each is compiled separately.
-
-  Args:
-    used: slots of the prompts.
-    rows: of the cache.
-    texts: slots that a step takes.
-    max_new: most steps.
   """
   most = used + texts * max_new
   begin = used + texts * 2 * FEWEST_STEPS
@@ -159,7 +149,6 @@ def give_back(cache: Cache) -> Cache:
 
 
 def _for_each_slot(change: Callable[..., Array], cache: Cache) -> Cache:
-  """Apply a function of (array, axis of slots) to fields with slots."""
   return {
     name: jax.tree.map(functools.partial(change, axis=SLOTS[name]), cache[name]) for name in cache if name in SLOTS
   }

@@ -54,9 +54,7 @@ def sample_tokens(
   """Generate texts until all have ended or reached their limit.
 
   Args:
-    reader: a trunk that has read its prompts, b rows.
     sampling: settings of sampling; None takes the best token.
-    limits: int32[b], most tokens of each text.
     key: of the samples; step n folds in n.
   """
   rows = reader.token.shape[0]

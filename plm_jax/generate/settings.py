@@ -58,14 +58,9 @@ BOUNDS: Mapping[str, Bound] = {
 
 
 def rename_old(given: Mapping[str, Any], *, dash: str = '') -> dict[str, Any]:
-  """Replace old names of settings, with a log line each.
+  """Replace old names of settings and log each; ConfigError for both names.
 
-  Args:
-    given: settings by name; an old name with the value None counts as not given.
-    dash: prefix of the names of settings in messages.
-
-  Raises:
-    ConfigError: a setting given by its old and its new name.
+  An old name with the value None counts as not given.
   """
   renamed = {name: value for name, value in given.items() if name not in OLD_NAMES}
   for old, new in OLD_NAMES.items():
@@ -79,12 +74,7 @@ def rename_old(given: Mapping[str, Any], *, dash: str = '') -> dict[str, Any]:
 
 
 def check(settings: Mapping[str, Any], prompts: Sequence[str], *, dash: str = '') -> None:
-  """Raise ConfigError for invalid settings or prompts.
-
-  Args:
-    settings: all of `DEFAULTS`, and those of the command.
-    dash: prefix of the names of settings in messages.
-  """
+  """Raise ConfigError for invalid settings or prompts; `dash` precedes their names."""
   stop = settings['early_stop']
   if not (stop is None or isinstance(stop, bool) or stop == 'never'):  # the search takes neither 1 nor numpy's True
     raise ConfigError(f"{dash}early_stop={stop!r}: expected True, False or 'never'")
@@ -105,7 +95,6 @@ def check(settings: Mapping[str, Any], prompts: Sequence[str], *, dash: str = ''
 
 
 def _check_value(name: str, value: Any, bound: Bound) -> None:
-  """Raise ConfigError if a value is not within its bound."""
   kinds = {int: numbers.Integral, float: numbers.Real}  # includes numpy's
   if not isinstance(value, kinds.get(bound.kind, bound.kind)) or isinstance(value, bool) or not bound.holds(value):
     given = value if isinstance(value, int | float) else repr(value)

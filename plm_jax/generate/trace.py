@@ -60,12 +60,8 @@ def _inputs(side: str, tokens: Array) -> dict[str, Any]:
 def readable(begun: bytes, piece: bytes) -> tuple[str, bytes]:
   """Convert a token to text, even if it is an incomplete character.
 
-  Args:
-    begun: bytes of earlier tokens that begin a character.
-    piece: bytes of the token.
-
-  Returns:
-    The text, with the bytes of an incomplete character in hexadecimal, such as '好' or '<E5 A5>'; and those bytes.
+  `begun` are bytes of earlier tokens that begin a character. Returns the text, with the bytes of an incomplete
+  character in hexadecimal, such as '好' or '<E5 A5>'; and those bytes.
   """
   decoder = codecs.getincrementaldecoder('utf-8')('replace')
   text, rest = decoder.decode(begun + piece), decoder.getstate()[0]

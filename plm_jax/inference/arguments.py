@@ -11,18 +11,13 @@ from plm_jax.io import files
 Result = TypeVar('Result')
 
 
-def is_text(text: Any) -> bool:
-  """Return True for a string."""
-  return isinstance(text, str)
-
-
 def each(
   name: str,
   argument: Any,
   compute: Callable[[Sequence[Any]], list[Result]],
   *,
   is_single: Callable[[Any], bool] = lambda argument: isinstance(argument, str),
-  is_text: Callable[[Any], bool] = is_text,
+  is_text: Callable[[Any], bool] = lambda text: isinstance(text, str),
 ) -> Any:
   """Compute one result or a list; raise ConfigError for other arguments."""
   alone = is_single(argument)
@@ -39,7 +34,6 @@ def each(
 
 
 def _strings(value: Any) -> Iterator[str]:
-  """Yield the strings in nested lists and tuples."""
   if isinstance(value, str):
     yield value
   elif isinstance(value, list | tuple):

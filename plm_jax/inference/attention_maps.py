@@ -37,7 +37,6 @@ def look(model: Opened, *, text: str, layer: int | None = None, head: int | None
   """Compute the attention weights of a model on a text.
 
   Args:
-    model: a run, a converted or a pretrained checkpoint.
     layer: index of the only layer to return; None returns all.
 
   Raises:
@@ -65,7 +64,6 @@ def _chosen(name: str, index: int | None, count: int) -> Sequence[int]:
 
 
 def _weights(trunk: nn.Module, params: Any, ids: Sequence[int]) -> np.ndarray:
-  """Compute f32[n, h, l, l] of one sequence from sown attention weights."""
   missing = ConfigError(f'heads: a {trunk.NAME} has no attention weights; name the folder of a model with attention')
   if 'tokens' not in trunk.INPUTS:  # a character-level network such as ELMo
     raise missing
@@ -100,8 +98,6 @@ class Head(NamedTuple):
   """Statistics of one head.
 
   Attributes:
-    layer: index from 0.
-    head: index from 0.
     distance: mean distance in tokens between a query and its keys, weighted by attention.
     entropy: of the weights in bits, mean over the queries.
     uniform: entropy in bits of equal weights over the keys that the head may attend to.

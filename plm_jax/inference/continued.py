@@ -9,7 +9,6 @@ import numpy as np
 
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
-from plm_jax.core.types import Vocab
 from plm_jax.generate import constraints, conventions, decode, reader
 from plm_jax.generate.settings import OF_METHOD
 from plm_jax.inference import batches
@@ -64,7 +63,9 @@ def write(
   num_samples = settings['num_samples'] or 1
   # 1. one row per sample of a prompt; rows with and without a forced first token are generated separately
   owners = [prompt for prompt in range(len(prompt_ids)) for _ in range(num_samples)]
-  forced = [special.first is not None and _forces_first(opened, prompt_ids[owner], settings) for owner in owners]
+  # transformers forces the second token of a sequence: the first generated one only after a one-token prompt
+  always = opened.kind != 'causal' or settings['first'] is not None
+  forced = [special.first is not None and (always or len(prompt_ids[owner]) == 1) for owner in owners]
   generated: dict[int, tuple[list[int], float]] = {}
   for force in dict.fromkeys(forced):
     indices = [row for row, is_forced in enumerate(forced) if is_forced == force]
@@ -89,12 +90,6 @@ def write(
       Written(prompt=prompt_ids[owner], ids=new_ids, score=score, before=before, new=new, after=after)
     )
   return written
-
-
-def _forces_first(opened: Opened, prompt: Sequence[int], settings: Mapping[str, Any]) -> bool:
-  """Return True if the generated text must begin with the forced token."""
-  # transformers forces the second token of a sequence: the first generated one only after a one-token prompt
-  return opened.kind != 'causal' or len(prompt) == 1 or settings['first'] is not None
 
 
 def _run(
@@ -201,16 +196,10 @@ def _around(
 ) -> tuple[str, str, str]:
   """Return the text before the generated one, itself, and the text after."""
   vocab: Any = opened.vocab
-  if blank is None:
-    return text, _continuation(prompt, new, vocab, kind=opened.kind), ''
-  return vocab.decode(prompt[:blank]), conventions.decode(new, vocab), vocab.decode(prompt[blank + 1 :])
-
-
-def _continuation(prompt: Sequence[int], ids: Sequence[int], vocab: Vocab, *, kind: str) -> str:
-  """Decode a generated text with its leading space or word fragment."""
-  decoder: Any = vocab
-  alone = conventions.decode(ids, decoder)
-  if kind != 'causal':
-    return alone
-  whole, start = conventions.decode([*prompt, *ids], decoder), conventions.decode(prompt, decoder)
-  return whole.removeprefix(start) if whole.startswith(start) else alone
+  decoded = conventions.decode(new, vocab)
+  if blank is not None:
+    return vocab.decode(prompt[:blank]), decoded, vocab.decode(prompt[blank + 1 :])
+  if opened.kind == 'causal':  # keeps the leading space or word fragment
+    whole, start = conventions.decode([*prompt, *new], vocab), conventions.decode(prompt, vocab)
+    decoded = whole.removeprefix(start) if whole.startswith(start) else decoded
+  return text, decoded, ''

@@ -40,10 +40,8 @@ def fill(opened: Opened, texts: Sequence[str], *, top: int = 5, rows: int = batc
   An encoder-decoder generates them instead (fill_spans.py).
 
   Args:
-    opened: a model with a masked objective.
     texts: with one blank or more: any spelling of `text.spec.BLANKS`, the mask token of the vocabulary, or a sentinel.
     top: tokens per blank, at most the size of the vocabulary; an encoder-decoder generates one text per blank.
-    rows: texts per batch.
 
   Raises:
     ConfigError: a text has no blank or is too long, or the model cannot fill blanks.
@@ -60,7 +58,7 @@ def fill(opened: Opened, texts: Sequence[str], *, top: int = 5, rows: int = batc
     raise ConfigError(f'fill: the text has no blank; write {vocab.token(vocab.mask_id)} for a missing word')
   for row in ids:
     check_length(opened.filler[0], len(row), where='the text')
-  most = _next_power(max(map(len, positions), default=1))
+  most = 1 << (max(map(len, positions), default=1) - 1).bit_length()  # a power of two
 
   def compute(members: np.ndarray, width: int) -> tuple[Array, Array]:
     tokens, segments = batches.padded([ids[row] for row in members], width, filler=vocab.pad_id)
@@ -79,16 +77,11 @@ def fill(opened: Opened, texts: Sequence[str], *, top: int = 5, rows: int = batc
 
 
 def _with_masks(text: str, opened: Opened) -> str:
-  """Replace each blank with the mask token of the vocabulary."""
   if opened.vocab.mask_id is None:
     raise ConfigError('fill: the vocabulary has no mask token; name the folder of a masked language model')
   for blank in BLANKS:
     text = text.replace(blank, opened.vocab.token(opened.vocab.mask_id))
   return text
-
-
-def _next_power(count: int) -> int:
-  return 1 << (count - 1).bit_length()
 
 
 def check_fills(opened: Opened) -> None:
@@ -125,16 +118,8 @@ def likeliest(
 ) -> tuple[Array, Array]:
   """Predict the most likely tokens at some positions of each row.
 
-  Args:
-    model: of `head_of`.
-    tokens: int[b, l].
-    segment_ids: int[b, l].
-    positions: int[b, t].
-    top: k, tokens per position.
-    size: ids of the vocabulary, which are offered; the table may have more rows.
-
-  Returns:
-    probabilities f32[b, t, k], falling, and ids int32[b, t, k].
+  Tokens and segments int[b, l], positions int[b, t] -> probabilities f32[b, t, k], falling, and ids int32[b, t, k], for
+  k = `top`. The table may have more rows than the `size` ids of the vocabulary, which are offered.
   """
   logits: Any = model.apply({'params': params}, predict=positions, tokens=tokens, segment_ids=segment_ids)
   return jax.lax.top_k(jax.nn.softmax(logits, axis=-1)[..., :size], top)

@@ -53,9 +53,7 @@ def fill(opened: Opened, texts: Sequence[str], *, rows: int = batches.ROWS) -> l
   """Generate the text of each blank.
 
   Args:
-    opened: an encoder-decoder.
     texts: with sentinels, or any spelling of `text.spec.BLANKS`.
-    rows: texts per batch.
 
   Returns:
     Per text: the text with the blanks as the model reads them, and per blank the generated text and its probability.
@@ -124,15 +122,7 @@ def chances(
 ) -> Array:
   """Compute the probability of each generated token.
 
-  Args:
-    trunk: an encoder-decoder.
-    tokens: int32[b, l], the prompts.
-    segment_ids: int32[b, l], 1 at each token.
-    outputs: generated for the prompts, t tokens at most.
-    start_id: first input token of the decoder.
-
-  Returns:
-    f32[b, t], 1 after the last token of a row.
+  Prompts int32[b, l], and 1 at each of their tokens -> f32[b, t], 1 after the last token of a row.
   """
   real = jnp.arange(outputs.tokens.shape[1]) < outputs.lengths[:, None]
   before = jnp.pad(outputs.tokens[:, :-1], ((0, 0), (1, 0)), constant_values=start_id)

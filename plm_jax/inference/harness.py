@@ -37,34 +37,20 @@ Backend = Literal['causal', 'seq2seq']
 BACKENDS: Mapping[str, Backend] = {'causal': 'causal', 'encoder-decoder': 'seq2seq'}
 # tokens per sequence without a bound in the model: the default of the harness, and the length of T5's training
 UNBOUNDED: Mapping[Backend, int] = {'causal': 2_048, 'seq2seq': 512}
-LENGTH_NAMES = (
-  'max_gen_toks',
-  'max_new_tokens',
-  'max_tokens',
-  'max_completion_tokens',
-)  # synonyms, the first given one counts
+# synonyms, the first given one counts
+LENGTH_NAMES = ('max_gen_toks', 'max_new_tokens', 'max_tokens', 'max_completion_tokens')
 INERT = ('use_cache',)
 
 
 class Request(NamedTuple):
-  """A continuation to score, in tokens.
-
-  Attributes:
-    context: input tokens.
-    continuation: tokens scored after the context, at least one.
-  """
+  """Tokens of a context, and those of the continuation to score after it, at least one."""
 
   context: list[int]
   continuation: list[int]
 
 
 class Likelihood(NamedTuple):
-  """The likelihood of a continuation.
-
-  Attributes:
-    total: sum of the log-probabilities of its tokens.
-    is_greedy: each token is the most likely one.
-  """
+  """The sum of a continuation's log-probabilities, and whether each of its tokens is the most likely one."""
 
   total: float
   is_greedy: bool
@@ -82,8 +68,6 @@ class Model(TemplateLM):
     """Wrap an open model.
 
     Args:
-      opened: the model, with its tokenizer.
-      batch_size: see `Model`.
       max_length: see `Model`; None takes the size of the position table, else the length in training.
 
     Raises:
@@ -102,7 +86,7 @@ class Model(TemplateLM):
         'lm_eval: the vocabulary has no token that begins or ends texts; a text without context needs one'
       )
     table = longest_row(opened.trunk)
-    self.max_length = max_length or table or _trained_length(opened.trunk) or UNBOUNDED[BACKENDS[kind]]
+    self.max_length = max_length or table or vars(opened.trunk.config).get('max_length') or UNBOUNDED[BACKENDS[kind]]
     if table is not None and self.max_length > table:
       raise ConfigError(
         f'--max_length={max_length}: the model has learned positions for {table} tokens; use at most {table}'
@@ -169,18 +153,11 @@ class Model(TemplateLM):
 
     Each token is scored once, with the longest context that fits.
     """
-    windows = [
-      [
-        Request(context=context, continuation=continuation)
-        for context, continuation in map(
-          utils.make_disjoint_window,
-          utils.get_rolling_token_windows(
-            self.tok_encode(request.args[0]), self.prefix_token_id, self.max_length, context_len=1
-          ),
-        )
-      ]
-      for request in requests
-    ]
+    windows = []
+    for request in requests:
+      ids = self.tok_encode(request.args[0])
+      rolling = utils.get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1)
+      windows.append([Request(*utils.make_disjoint_window(each)) for each in rolling])
     likelihoods = iter(self._likelihoods([window for each in windows for window in each]))
     totals = [sum(next(likelihoods).total for _ in each) for each in windows]
     for request, total in zip(requests, totals, strict=True):
@@ -319,17 +296,10 @@ class GenerationOptions(NamedTuple):
       raise ConfigError(
         f'lm_eval: unsupported generation option {unsupported[0]}={rest[unsupported[0]]!r}; supported: {supported}'
       )
-    settings = {names[name]: value for name, value in rest.items()} | (
-      {'temperature': temperature} if is_sampled else {}
-    )
+    settings = {names[name]: value for name, value in rest.items()}
+    settings |= {'temperature': temperature} if is_sampled else {}
     stops = (until,) if isinstance(until, str) else tuple(until)
     return cls(stops=tuple(filter(None, stops)), max_new=max_new, method=method, settings=tuple(settings.items()))
-
-
-def _trained_length(trunk: Any) -> int | None:
-  """Return the training length of a trunk without position table, if known."""
-  fields = vars(trunk.config)
-  return fields.get('max_length')
 
 
 def rounded(length: int, most: int) -> int:
@@ -345,7 +315,6 @@ def _batches(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 
 def _before(text: str, stops: Sequence[str]) -> str:
-  """Cut a text at its first stop."""
   for stop in stops:
     text = text.partition(stop)[0]
   return text

@@ -52,11 +52,6 @@ def score(
   A text is tokenised by the folder's tokenizer, without the token that ends it. A token that begins it is the first. A
   text longer than the network reads is split into windows (overlapping_windows.py); each token is scored once.
 
-  Args:
-    opened: a decoder, or a masked language model.
-    texts: of any length.
-    rows: windows per batch.
-
   Raises:
     ConfigError: a model of another kind.
   """
@@ -86,10 +81,7 @@ def _decoded(opened: Opened, texts: Sequence[str], rows: int) -> list[LogProbabi
   sums = np.zeros(len(texts))
   for piece, nats in zip(pieces, computed, strict=True):
     sums[piece.text] -= nats[: len(piece.ids) - 1][piece.own[1:]].sum(dtype=np.float64)
-  return [
-    LogProbability(log_probability=float(total), tokens=len(read.ids) - 1)
-    for total, read in zip(sums, reads, strict=True)
-  ]
+  return [LogProbability(float(total), len(read.ids) - 1) for total, read in zip(sums, reads, strict=True)]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -128,27 +120,16 @@ def _masked(opened: Opened, texts: Sequence[str], rows: int) -> list[PseudoLogLi
   for (index, _), nats in zip(targets, computed, strict=True):
     sums[pieces[index].text] -= float(nats)
     counts[pieces[index].text] += 1
-  return [
-    PseudoLogLikelihood(pseudo_log_likelihood=total, tokens=count)
-    for total, count in zip(sums.tolist(), counts.tolist(), strict=True)
-  ]
+  return [PseudoLogLikelihood(*each) for each in zip(sums.tolist(), counts.tolist(), strict=True)]
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames='mask')
 def hidden_nats(
   model: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, positions: Array, *, mask: int
 ) -> Array:
-  """Compute -log p of one token per row, which is masked.
+  """Compute -log p f32[b], in nats, of one masked token per row.
 
-  Args:
-    model: of `fill_mask.head_of`.
-    tokens: int[b, l].
-    segment_ids: int[b, l].
-    positions: int[b], of the token in its row.
-    mask: id of the mask token.
-
-  Returns:
-    f32[b], in nats.
+  Tokens and segments int[b, l]; positions int[b] of the token in its row.
   """
   rows = jnp.arange(len(tokens))
   target, hidden = tokens[rows, positions], tokens.at[rows, positions].set(mask)

@@ -80,12 +80,7 @@ class Model:
   """
 
   def __init__(self, folder: opened.Opened, batch_size: int):
-    """Store the folder and the batch size; nothing is read yet.
-
-    Args:
-      folder: an open folder.
-      batch_size: examples per batch.
-    """
+    """Store the folder and the batch size; nothing is read yet."""
     self.folder = folder
     self.batch_size = batch_size
 
@@ -137,7 +132,8 @@ class Model:
           raise ValueError(f"layer={layer!r}: the pooling of {self.folder.folder} is for its output: add pool='mean'")
         recipe = None
     if recipe is not None:
-      results = each('encode', texts, functools.partial(self._sentences, recipe))
+      compute_one = functools.partial(vectors.encode_sentences, self.folder, recipe, rows=self.batch_size)
+      results = each('encode', texts, compute_one)
       return results if isinstance(texts, str) else np.array(results, np.float32)
     pool = pool or 'mean'
     layers = vectors.layers_of(self.folder, layer)
@@ -184,9 +180,6 @@ class Model:
       return float(values.item())
     single = () if pairs else tuple(axis for axis, side in enumerate((first, second)) if isinstance(side, str))
     return values.squeeze(axis=single)
-
-  def _sentences(self, recipe: sentences.Recipe, texts: Sequence[str]) -> list[np.ndarray]:
-    return vectors.encode_sentences(self.folder, recipe, texts, rows=self.batch_size)
 
   def fill(self, texts: Texts, *, top: int = 5) -> Filled | list[Filled]:
     """Predict the most likely words for each blank.
@@ -282,9 +275,8 @@ class Model:
     Returns:
       Per example {'label': name, 'probabilities': {name: float}}. The names are those of the options where each
       example has its own. A regression gives {'value': float}, several classes {'labels': [name, ...],
-      'probabilities'}. A text that exceeds the sequence length of the run is
-      truncated at its end, as in training. A pretrained checkpoint truncates at its positions, or at 512 tokens if it
-      has no learned positions.
+      'probabilities'}. A text that exceeds the sequence length of the run is truncated at its end, as in training. A
+      pretrained checkpoint truncates at its positions, or at 512 tokens if it has no learned positions.
     """
     tasks.check(self.folder, 'classify')
     compute = functools.partial(self._reply, replies.classify)

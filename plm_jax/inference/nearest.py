@@ -23,13 +23,7 @@ class Near(NamedTuple):
 
 
 class Share(NamedTuple):
-  """The results of a section of questions.
-
-  Attributes:
-    right: number of right answers.
-    known: number of questions whose words are all known.
-    all: number of questions.
-  """
+  """The counts of a section of questions: right answers, questions whose words are all known, all questions."""
 
   right: int
   known: int

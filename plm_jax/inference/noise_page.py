@@ -15,12 +15,7 @@ PAIRS = 10  # pairs of words that are shown
 
 
 class Word(NamedTuple):
-  """A token, or the position of one.
-
-  Attributes:
-    text: to show.
-    mark: the effect of the noise on it.
-  """
+  """A token, or the position of one: its text, and the effect of the noise on it."""
 
   text: str
   mark: Mark = ''
@@ -95,15 +90,7 @@ def _directions(words: list[int], vocab: Any) -> dict[str, np.ndarray]:
 
 
 def examples(prepare: Callable[..., Any], arrays: Mapping[str, Any], *, seed: int, draws: int) -> list[Any]:
-  """Apply the noise of a run's first steps to a batch.
-
-  Args:
-    prepare: of a `types.Task`.
-    arrays: from `batch`.
-
-  Returns:
-    A `types.Example` on the host per step.
-  """
+  """Apply the noise of a run's first steps to a batch; return a `types.Example` each."""
   import jax
 
   from plm_jax.noise.keys import noise_root, with_step
@@ -231,7 +218,6 @@ def _targets(inputs: Any, targets: Any, vocab: Any) -> list[Line]:
 
 
 def _masks(inputs: Any) -> list[Line]:
-  """List the attention masks, one line per token."""
   out = []
   for name in ('allowed', 'permutation_mask'):
     if name in inputs and inputs[name].ndim == 3 and inputs[name].shape[-1] <= LARGEST_MASK:

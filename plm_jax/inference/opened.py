@@ -262,7 +262,10 @@ def open(
     raise ConfigError(problem)
   path = files.path(folder)
   if settings is None:
-    content = _read_json(RunFolder(path).config)
+    try:
+      content = checksums.read_json(RunFolder(path).config, default={})
+    except ValueError as error:
+      raise ConfigError(f'{RunFolder(path).config}: not JSON: {error}.') from error
     is_run = isinstance(content, dict) and 'model' in content
     settings = config.load(str(RunFolder(path).config)) if is_run else {}
   if part is not None:
@@ -286,11 +289,3 @@ def open(
   with errors.stage('vocab'):
     vocab = tokenizer.load(vocab_folder)
   return Opened(path, step, settings, vocab, vocab_folder, execution, part, layout)
-
-
-def _read_json(file: Path) -> Any:
-  """Read `config.json`; raise RunError if changed, ConfigError if not JSON."""
-  try:
-    return checksums.read_json(file, default={})
-  except ValueError as error:
-    raise ConfigError(f'{file}: not JSON: {error}.') from error

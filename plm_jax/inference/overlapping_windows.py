@@ -45,15 +45,8 @@ def cut(sizes: Sequence[int] | np.ndarray, *, room: int | None, causal: bool = F
     if stop == count:
       break
     half = int(np.searchsorted(ends, before + room // 2, side='right'))
-    fits = (
-      int(np.searchsorted(ends, ends[stop] - room, side='left')) + 1
-    )  # the first start that leaves room for the next part
+    # the first start that leaves room for the next part
+    fits = int(np.searchsorted(ends, ends[stop] - room, side='left')) + 1
     start = min(max(half, fits, start + 1), stop)
-  edges = [0]
-  for (_, stop), (following, _) in itertools.pairwise(spans):
-    edges.append(stop if causal else (following + stop + 1) // 2)
-  edges.append(count)
-  return [
-    Window(start=start, stop=stop, first=first, last=last)
-    for (start, stop), first, last in zip(spans, edges[:-1], edges[1:], strict=True)
-  ]
+  inner = [stop if causal else (following + stop + 1) // 2 for (_, stop), (following, _) in itertools.pairwise(spans)]
+  return [Window(*span, *own) for span, own in zip(spans, itertools.pairwise([0, *inner, count]), strict=True)]

@@ -26,7 +26,6 @@ class Uses(NamedTuple):
   """The uses of a word in n texts.
 
   Attributes:
-    word: the word.
     cosines: f32[k, n, n], between the uses of the word at each of k layers, from the embeddings to the output.
     static: f32[n, n], the same by a table of vectors; None without a table.
   """

@@ -62,7 +62,6 @@ _ADDED_BY = {
 SUFFIXES = ('.jsonl', '.csv')
 _EVALUATION, _SPLIT = 'file', 'train'
 _COLUMN = 'probability of '  # prefix of the name of a class in a table
-_DIGITS = 6
 _USE_EVALUATE = 'use plm-jax evaluate --workdir=DIR --evaluation=NAME --predictions=FILE'
 
 
@@ -108,10 +107,8 @@ def predict(
     added, table = added_by(settings), files.path(out).suffix == '.csv'
     columns = table and added[-1] == 'probabilities' and added[1:] != ('option', 'probabilities')  # one for each class
     _check_free(records, lambda name: name in added or (columns and _of_class(name, names)))
-  reads = config.reads(settings)
-  pieces, owners = (
-    _windows(records, block, settings, folder) if {'labels', 'heads'} & {*reads} == {'labels'} else ([], [])
-  )
+  tags_words = {'labels', 'heads'} & {*config.reads(settings)} == {'labels'}
+  pieces, owners = _windows(records, block, settings, folder) if tags_words else ([], [])
   evaluations: dict[str, Any] = {_EVALUATION: {'data': block, 'every': None, 'units': None, 'scores': []}}
   settings = {**settings, 'eval': evaluations}
   with _named_by_file(file), files.temporary_folder() as temporary:
@@ -224,9 +221,8 @@ def _check_free(records: Records, is_written: Callable[[str], bool]) -> None:
       continue
     if taken := sorted(filter(is_written, fields)):
       location = records.place(index) or f'row {index}'
-      name = repr(taken[0])
       raise ValueError(
-        f'field {name} exists already, first in {location}, but predictions are written to it; rename it'
+        f'field {taken[0]!r} exists already, first in {location}, but predictions are written to it; rename it'
       )
     seen |= fields
 
@@ -294,7 +290,7 @@ def _answer(group: Group, *, knows_none: bool) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float:
-  return round(float(value), _DIGITS)
+  return round(float(value), 6)
 
 
 def _windows(

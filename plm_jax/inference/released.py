@@ -28,10 +28,8 @@ def _data(opened: Opened, adapter: Settings) -> dict[str, Any]:
   texts = signatures.literal(module, 'TEXTS') or 1
   layout = opened.layout or from_data.layout_of_release(str(opened.folder), texts=texts, key='layout=')
   length = opened.limit or LONGEST
-  block = {
-    'kind': 'multilabel' if adapter.get('several') else adapter.get('kind'),
-    **(signatures.literal(module, 'DATA') or {}),
-  }
+  kind = 'multilabel' if adapter.get('several') else adapter.get('kind')
+  block = {'kind': kind, **(signatures.literal(module, 'DATA') or {})}
   block |= {'path': '', 'layout': layout, 'length': length, 'batch_size': 1}
   if signatures.literal(f'data.rows.kinds.{block["kind"]}', 'WINDOWS'):
     length = min(length, WINDOW)

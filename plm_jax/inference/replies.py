@@ -31,16 +31,9 @@ _OPTIONS = ('context', 'endings')
 
 
 def classify(task: OpenTask, texts: Sequence[str | Sequence[Any]], *, rows: int) -> list[dict[str, Any]]:
-  """Predict the class or the value of each example.
+  """Predict the class or the value of each example, as `Model.classify`.
 
-  Args:
-    task: the task of a classifier.
-    texts: per example a string, or a tuple with one item per field: a string, or a list of strings.
-
-  Returns:
-    Per example {'label': name, 'probabilities': {name: float}}, {'value': float} of a regression, or 'labels', a list
-    of names, of several classes. A class without a name is named by its index. An example with its own options is
-    named by these.
+  A class without a name is named by its index.
 
   Raises:
     ConfigError: the number of texts differs from the fields of the run.
@@ -85,28 +78,18 @@ def class_of(prediction: Row, record: Row) -> dict[str, Any]:
     present = (prediction['probability'] > prediction['threshold']).tolist()
     return {'labels': list(itertools.compress(names, present)), 'probabilities': dict(zip(names, shares, strict=False))}
   label = int(prediction['label'])
-  names = names or list(
-    record.get('options') or range(max(len(shares), label + 1))
-  )  # an example may have fewer options than others
+  # an example may have fewer options than others
+  names = names or list(record.get('options') or range(max(len(shares), label + 1)))
   return {'label': names[label], 'probabilities': dict(zip(names, shares, strict=False))}
 
 
 def tag(
   task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int, as_written: bool = False
 ) -> list[list[dict[str, Any]]]:
-  """Predict the label of every word.
+  """Predict the label of every word, as `Model.tag`.
 
-  A text is split into words and punctuation. One longer than the sequences of the run is read in windows
+  'tag' is None for a word without tokens. A text longer than the sequences of the run is read in windows
   (overlapping_windows.py).
-
-  Args:
-    task: of a run that labels words.
-    texts: strings, or lists of words.
-    as_written: tokenise strings as they are, without a space before each word.
-
-  Returns:
-    Per text a list of {'word', 'tag', 'probability', 'start', 'end'}. 'start' and 'end' are character offsets, None for
-    a list of words. 'tag' is None for a word without tokens.
   """
   split = [_words(text, task.whole) for text in texts]
   vocab: Vocab = task.parts.vocab
@@ -168,19 +151,7 @@ def windows(
 
 
 def parse(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) -> list[list[dict[str, Any]]]:
-  """Predict the head of every word and the relation to it.
-
-  Args:
-    task: of a run that parses.
-    texts: strings, which are split into words and punctuation, or lists of words.
-
-  Returns:
-    Per text a list of {'word', 'head', 'relation', 'probability', 'start', 'end'}. 'head' is the index of a word from 1
-    on, or 0 for a root. Offsets are as in `tag`.
-
-  Raises:
-    ConfigError: a text exceeds the sequence length of the run; a tree needs all of its words.
-  """
+  """Predict heads and relations, as `Model.parse`; ConfigError for a text too long."""
   split, room = [_words(text, task.whole) for text in texts], tasks.room(task.block, task.parts.vocab)
   for index, sizes in enumerate(_sizes(task.parts.vocab, [[word for word, _, _ in words] for words in split])):
     if sum(sizes) > room:
@@ -204,7 +175,6 @@ def parse(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) ->
 
 
 def _sizes(vocab: Vocab, split: Sequence[Sequence[str]]) -> Iterator[list[int]]:
-  """Count the tokens of each word of each text."""
   gap = word_gap(vocab)
   for words in split:
     yield [len(ids) for ids in vocab.encode_batch([f'{gap}{word}' for word in words])]
@@ -228,21 +198,11 @@ def tags_of(prediction: Row, record: Row) -> tuple[list[str | None], list[float 
 
 
 def answer(task: OpenTask, pairs: Sequence[tuple[str, str]], *, best: int, rows: int) -> list[dict[str, Any]]:
-  """Extract the part of a context that answers each question.
+  """Extract the part of a context that answers each question, as `Model.answer`.
 
-  A long context is read in windows, as in training (data/rows/question_windows.py).
-
-  Args:
-    task: of a run that extracts answers.
-    pairs: questions and their contexts.
-    best: number of answers to list, the first included.
-
-  Returns:
-    Per question {'text', 'start', 'end', 'probability', 'best'} with character offsets in the context, or '' and None
-    for no answer. 'best' lists the most likely answers with the same keys. Probabilities are a softmax over all answers
-    found, so they do not depend on `best`. Those are the adapter's `n_best` legal pairs of every window, each text span
-    with its largest score. A run with unanswerable questions adds no answer. BERT's run_squad.py instead keeps `n_best`
-    of all windows together.
+  A long context is read in windows, as in training (data/rows/question_windows.py). Probabilities are a softmax over
+  all answers found, so they do not depend on `best`. Those are the adapter's `n_best` legal pairs of every window, each
+  text span with its largest score. BERT's run_squad.py instead keeps `n_best` of all windows together.
   """
   fields = tuple(task.block.get('fields', ())) or ('question', 'context')
   side = fields.index('context') if 'context' in fields else 1
@@ -297,16 +257,7 @@ def _softmax(scores: list[float]) -> list[float]:
 def choose(
   task: OpenTask, items: Sequence[tuple[str | Sequence[str], Sequence[str]]], *, rows: int
 ) -> list[dict[str, Any]]:
-  """Choose one of several options.
-
-  Args:
-    task: of a run that chooses.
-    items: (stem, options): the stem is a text, or a tuple of the texts that the run reads.
-
-  Returns:
-    Per item {'option', 'number', 'probabilities'}: the chosen text, its index from 0, and the probability of each
-    option.
-  """
+  """Choose one of several options, as `Model.choose`."""
   examples = [_item(task, (stem,) if isinstance(stem, str) else tuple(stem), options) for stem, options in items]
   predicted = tasks.predictions(task, examples, wanted='choose', batch_rows=rows)
   return [choice_of(each.prediction, each.record) for each in predicted]

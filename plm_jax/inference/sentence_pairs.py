@@ -27,7 +27,6 @@ from plm_jax.scores import Row, check_installed, correlation
 from plm_jax.training import evaluate_saved
 
 log = logging.getLogger(__name__)
-SOURCE = 'source'
 
 
 class Pairs(NamedTuple):
@@ -42,7 +41,7 @@ class Pairs(NamedTuple):
     """Return the indices of each source whose labels differ; {} without sources."""
     groups: dict[str, list[int]] = {}
     for index, record in enumerate(self.records):
-      groups.setdefault(str(record['row'].get(SOURCE, '')), []).append(index)
+      groups.setdefault(str(record['row'].get('source', '')), []).append(index)
     return {name: rows for name, rows in groups.items() if _differ(self.records[row] for row in rows)}
 
 
@@ -95,10 +94,7 @@ def evaluate(
 
   Args:
     sets: name -> data block, of kind 'regression'.
-    folder: a run, a converted checkpoint, or a model in Hugging Face's format.
-    step: checkpoint of a run.
     every: score each checkpoint, instead of `step`.
-    part: task of a multi-task run.
     predictions: file for the similarities of the only set.
     results: run folder whose evaluations.jsonl gets a line; None writes none.
     devices: of the computation, stored next to it.

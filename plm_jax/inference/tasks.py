@@ -37,13 +37,8 @@ _ABILITIES: Mapping[str, Ability] = {
   'target_tokens': 'generate', 'start': 'answer', 'heads': 'parse', 'labels': 'tag', 'tokens[bkl]': 'choose',
   'label': 'classify', 'classes': 'classify',
 }  # fmt: skip
-_ADAPTERS = {
-  'classify': 'classify',
-  'tag': 'tag',
-  'parse': 'parse',
-  'span': 'answer',
-  'choose': 'choose',
-}  # for messages
+# for messages
+_ADAPTERS = {'classify': 'classify', 'tag': 'tag', 'parse': 'parse', 'answer': 'span', 'choose': 'choose'}
 _SPLIT = 'rows'  # name of the split of new examples
 
 
@@ -51,7 +46,6 @@ class OpenTask(NamedTuple):
   """The task of an open folder, ready to predict.
 
   Attributes:
-    opened: the folder.
     block: the data block of the task.
     parts: the task and its vocabulary.
     params: of the task's model, on the device.
@@ -110,14 +104,7 @@ def open_task(opened: Opened) -> OpenTask:
     task_parts, params = parts.parts_of(opened.trunk, settings, vocab), opened.loaded[1]
   names = opened.weights.labels if task_parts.task.classes else ()
   predict = jax.jit(functools.partial(predict_step, task=task_parts.task))
-  return OpenTask(
-    opened=opened,
-    block=settings['data'],
-    parts=task_parts,
-    params=params,
-    names=task_parts.task.class_names or names,
-    predict=predict,
-  )
+  return OpenTask(opened, settings['data'], task_parts, params, task_parts.task.class_names or names, predict)
 
 
 def abilities(opened: Opened) -> list[str]:
@@ -173,11 +160,7 @@ def check_direction(opened: Opened, wanted: str) -> None:
 
 
 def check(opened: Opened, wanted: str, *, part: str = 'plm_jax.load(FOLDER, part=NAME)') -> None:
-  """Raise ConfigError unless a folder supports a method of `Model`.
-
-  Args:
-    part: how a user names one task of several, for messages.
-  """
+  """Raise ConfigError unless a folder supports a method; messages name `part`."""
   supported = abilities(opened)
   if wanted in supported:
     return
@@ -192,7 +175,7 @@ def check(opened: Opened, wanted: str, *, part: str = 'plm_jax.load(FOLDER, part
   else:
     words = '' if opened.kind != 'bidirectional' or opened.weights.heads else ' or masked-LM head'
     reason = f'holds a pre-trained network without a task head{words}'
-  needed = next((adapter for adapter, method in _ADAPTERS.items() if method == wanted), None)
+  needed = _ADAPTERS.get(wanted)
   fix = f'fine-tune it with adapter {needed!r}' if needed else 'load another folder'
   raise ConfigError(f'{wanted}: {opened.folder} {reason}; it supports {", ".join(supported)}. To {wanted}, {fix}')
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.core.errors import ConfigError
-from plm_jax.core.types import Array, PyTree, Vocab
+from plm_jax.core.types import Array, PyTree
 from plm_jax.inference import batches, nearest, overlapping_windows, tasks
 from plm_jax.inference.opened import Opened, Read
 from plm_jax.layers.mlp import ACTIVATIONS
@@ -21,6 +21,7 @@ from plm_jax.weights import sentences
 
 log = logging.getLogger(__name__)
 Pool = Literal['mean', 'first', 'last', 'none']
+_spelling = functools.lru_cache(maxsize=4)(chars.table)  # the characters of each word of a vocabulary, int32[v, 50]
 
 
 class TokenVectors(NamedTuple):
@@ -41,10 +42,7 @@ class Piece(NamedTuple):
   Attributes:
     text: index of the text.
     ids: tokens, special tokens included.
-    types: token types.
     own: bool[l], True for the tokens whose vectors are taken from this piece.
-    first: True for the first window of the text.
-    last: True for the last window of the text.
   """
 
   text: int
@@ -61,7 +59,6 @@ def pieces(reads: Sequence[Read], *, limit: int | None, causal: bool = False) ->
   Each window has the special tokens of its text around it.
 
   Args:
-    reads: the texts.
     limit: maximum tokens per sequence; None for no bound.
     causal: True if the network reads from left to right.
   """
@@ -214,7 +211,6 @@ def encode(
   """Compute the vectors of texts.
 
   Args:
-    opened: an open model.
     layers: k indices from `layers_of`.
     pool: 'mean' of all tokens, special tokens included; the 'first' or the 'last' token; 'none' for all tokens.
     length: maximum tokens of a text; None reads all of it.
@@ -294,9 +290,8 @@ def _inputs(
   trunk = opened.trunk
   if table is not None:
     inputs = {'tokens': tokens, 'characters': table[tokens], 'segment_ids': segments, 'type_ids': types}
-    inputs['tokens'] = np.where(
-      tokens < opened.vocab.size, tokens, opened.vocab.unk_id or 0
-    )  # ids from v on are unknown words
+    # ids from v on are unknown words
+    inputs['tokens'] = np.where(tokens < opened.vocab.size, tokens, opened.vocab.unk_id or 0)
     return {name: value for name, value in inputs.items() if name in trunk.INPUTS}
   if 'encoder_tokens' not in trunk.INPUTS:
     # a prefix model reads the whole text as its prefix, with bidirectional attention
@@ -305,12 +300,6 @@ def _inputs(
   start = np.full((len(tokens), 1), opened.vocab.pad_id, np.int32)
   decoder = {'decoder_tokens': start, 'decoder_segment_ids': np.ones_like(start)}
   return {'encoder_tokens': tokens, 'encoder_segment_ids': segments, **decoder}
-
-
-@functools.lru_cache(maxsize=4)
-def _spelling(vocab: Vocab) -> np.ndarray:
-  """Spell each word of a vocabulary: its characters int32[v, 50]."""
-  return chars.table(vocab)
 
 
 def _run(trunk: nn.Module, params: PyTree, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -39,12 +39,8 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
 def arcs_of(row: Row, record: Row) -> tuple[list[int | None], list[str | None]]:
   """List the head (numbered as in CoNLL-U) and relation of each word.
 
-  None for words that the batch did not label.
-
-  Args:
-    row: a prediction; its 'heads' int[l] are positions in the row of the heads of words, -1 where no word begins, and
-      its 'labels' int[l] their relations.
-    record: of the row, see `scores/__init__.py`.
+  None for words that the batch did not label. 'heads' int[l] of a prediction are positions in the row of the heads of
+  words, -1 where no word begins, and 'labels' int[l] their relations.
   """
   # heads -1 2 2 -1, places 0 1   ->   2 0: the second word, at position 2, is the root
   heads, labels = np.asarray(row['heads']), np.asarray(row['labels'])

@@ -45,10 +45,7 @@ def with_labels(predictions: Sequence[Row]) -> list[Row]:
 def warn_of_numbers(predictions: Sequence[Row], records: Sequence[Row], tasks: Mapping[str, set[str]]) -> None:
   """Warn of classes written as numbers where the benchmark takes words.
 
-  Args:
-    predictions: of rows, classes or others.
-    records: of the same rows.
-    tasks: name -> fields that identify the task.
+  `tasks` maps names to the fields that identify a task.
   """
   if 'label' not in next(iter(predictions), {}):
     return

@@ -26,11 +26,8 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   for pair, record in zip(every, records, strict=True):
     idx = record['row']['idx']
     questions[idx['paragraph'], idx['question']].append(pair)
-  return {
-    'f1a': 100 * f1(every),
-    'exact_match': 100
-    * mean([float(all(predicted == gold for predicted, gold in pairs)) for pairs in questions.values()]),
-  }
+  exact = [float(all(predicted == gold for predicted, gold in pairs)) for pairs in questions.values()]
+  return {'f1a': 100 * f1(every), 'exact_match': 100 * mean(exact)}
 
 
 def check(records: Iterable[Row]) -> None:

@@ -64,12 +64,7 @@ def scheme_of(names: Sequence[str], named: str | None = None) -> str:
 
 
 def judged(row: Row, record: Row) -> tuple[list[int], list[int]]:
-  """List the predicted and right labels of words with both.
-
-  Args:
-    row: a prediction; its 'labels' are int[l], the class at the first token of each word, -1 elsewhere.
-    record: of the row, see `scores/__init__.py`.
-  """
+  """List the predicted and right labels of words with both, as `tags_of`."""
   # row -1 3 -1 0 -1, places 0 2; the record has labels 3 1 -1   ->   [3], [3]: word 2 has no label, word 1 was cut off
   gold = record['labels']
   pairs = [(predicted, gold[word]) for word, predicted in _by_word(row['labels'], record) if gold[word] >= 0]
@@ -79,11 +74,7 @@ def judged(row: Row, record: Row) -> tuple[list[int], list[int]]:
 def tags_of(labels: np.ndarray, record: Row) -> list[str | None]:
   """List the name of the predicted label of each word.
 
-  None for a word that the batch did not label.
-
-  Args:
-    labels: int[l], the class at the first token of each word, -1 elsewhere.
-    record: of the row, see `scores/__init__.py`.
+  None for a word that the batch did not label. Labels int[l] are the class at the first token of each word, else -1.
   """
   # labels -1 3 -1 0 -1, places 0 2, three words   ->   names[3], None, names[0]
   tags: list[str | None] = [None] * len(record['labels'])

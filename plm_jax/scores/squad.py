@@ -178,13 +178,7 @@ def f1_cmrc(answer: str, gold: str) -> float:
 
 
 class Rule(NamedTuple):
-  """A way to compare an answer with a right one.
-
-  Attributes:
-    normal: removes what is not compared.
-    exact: exact match.
-    f1: F1 of the tokens, 0 without common ones.
-  """
+  """A way to compare texts: what is compared, exact match, and F1 of tokens, 0 without common ones."""
 
   normal: Callable[[str], str]
   exact: Callable[[str, str], float]

@@ -115,15 +115,10 @@ def f1(answer: str, gold: str, rule: squad.Rule = squad.RULES['squad']) -> float
 
 
 def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tuple[float, float]:
-  """Find the threshold of the margin with the largest mean.
+  """Find the threshold of the margin with the largest mean of best answers' values.
 
-  Args:
-    questions: all of them.
-    values: the value of the best answer of each.
-
-  Returns:
-    The mean and the threshold: a question is answered if its margin is not above it. For written answers, which cannot
-    be left unanswered, the mean of `values` and nan.
+  Returns the mean and the threshold: a question is answered if its margin is not above it. For written answers, which
+  cannot be left unanswered, the mean of `values` and nan.
   """
   if any(math.isnan(question.margin) for question in questions):
     return squad.mean(values), math.nan

@@ -46,9 +46,7 @@ def _label(row: Row, record: Row) -> Any:
   if 'label' not in row:
     raise ValueError('only WSC and ReCoRD take texts, and these rows have neither span1_text nor entities')
   label, names = int(row['label']), glue.label_names(record)
-  if 'query' in (_idx(record) or {}) and 'options' in record:
-    return record['options'][label]
-  if 'entities' in fields and 'options' in record:  # ReCoRD
+  if ('query' in (_idx(record) or {}) or 'entities' in fields) and 'options' in record:  # ReCoRD
     return record['options'][label]
   if not names or 'choice1' in fields or names[0].startswith('choice'):
     return label

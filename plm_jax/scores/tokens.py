@@ -97,12 +97,7 @@ def check(
 ) -> None:
   """Raise ValueError for an example whose references have no token.
 
-  Args:
-    user: name of the score.
-    references: of each example.
-    split: text -> tokens.
-    tokenize: name of these tokens.
-    other: name of tokens in which letters of every script count, if `tokenize` is not that.
+  `user` is the score. In the tokens `other` letters of every script count, if `tokenize` is not that.
   """
   for row, texts in enumerate(references):
     if texts and not any(split(text) for text in texts):

@@ -22,19 +22,15 @@ DETERMINERS = {
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute the share of rows judged as their 'label'.
+  """Compute the share of rows judged as their 'label'; raise ValueError as `check`.
 
   An empty text is always wrong.
-
-  Raises:
-    ValueError: a row without 'span1_text', or without a label of 0 or 1.
   """
   check(records)
   rows = [record['row'] for record in records]
-  pairs = zip(predictions, rows, strict=True)
   right = [
     bool(cleaned(prediction['text'])) and names(prediction['text'], row['span1_text']) == row['label']
-    for prediction, row in pairs
+    for prediction, row in zip(predictions, rows, strict=True)
   ]
   return {'wsc_accuracy': sum(right) / len(right)}
 
