@@ -161,7 +161,7 @@ def blank_of(s: Reader, tokens: Array, segment_ids: Array) -> Array:
 
 
 def states(s: Reader, hidden: Array, *, length: int, answers: int) -> Array:
-  """Select from [b, l, d] the states [b, t, d] that predict an answer."""
+  """Select the states [b, t, d] that predict an answer."""
   if s.kind == 'encoder-decoder':
     return hidden
   first = length - 1 if s.kind == 'causal' else length

@@ -117,6 +117,6 @@ def product(a: Any, b: Any) -> Any:
 
 
 def fold(kernel: np.ndarray, added: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> np.ndarray:
-  """Add the update of 'a' and 'b' to a kernel [..., i..., o...], or to a layer of one."""
+  """Add an update to a kernel [..., i..., o...] or a layer."""
   scale = np.float32(settings['alpha'] / settings['rank'])
   return kernel + scale * product(added['a'], added['b']).reshape(kernel.shape)

@@ -64,7 +64,7 @@ class Model(nn.Module):
 
 
 def read(batch: Mapping[str, Array], inputs: texts.Inputs) -> dict[str, Array]:
-  """Build trunk inputs [b, k, l], or [b, k, w, l], from a batch of texts of this shape."""
+  """Build trunk inputs [b, k, l], or [b, k, w, l]."""
   shape = batch['tokens'].shape
   names = [name for name in texts.OF_TEXT if name in batch and batch[name].shape[: len(shape)] == shape]
   folded = texts.read_text({name: fold(batch[name], len(shape) - 1) for name in names}, inputs)

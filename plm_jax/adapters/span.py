@@ -59,7 +59,7 @@ class Conditional(nn.Module):
     return self.start(hidden)[..., 0]
 
   def ends(self, hidden: Array, states: Array) -> Array:
-    """Compute end scores f32[b, n, l] of hidden [b, l, d] and n starts' states [b, n, d]."""
+    """Compute end scores f32[b, n, l] for states [b, n, d]."""
     shape = (*states.shape[:2], *hidden.shape[1:])  # [b, n, l, d]
     pair = jnp.concatenate([jnp.broadcast_to(x, shape) for x in (hidden[:, None], states[:, :, None])], axis=-1)
     return self.end(self.end_norm(jnp.tanh(self.end_inner(pair))))[..., 0]
@@ -208,7 +208,7 @@ def predict(s: SpanSettings, forward: Forward, example: Example) -> dict[str, Ar
 
 
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any], *, no_answer: bool = False) -> dict[str, Any]:
-  """Return the best answer of a window; '' if no answer is allowed and predicted."""
+  """Return a window's best answer; '' for none if allowed and predicted."""
   window = Group([prediction], [record])
   if no_answer and squad2.question_of(window).unanswered:
     return {'answer': ''}
@@ -222,10 +222,10 @@ def _scores(forward: Forward, example: Example) -> tuple[Array, Array]:
 
 
 def best_spans(start: Array, end: Array, context: Array, *, n_best: int, max_answer: int) -> dict[str, Array]:
-  """Find the legal pairs with the largest start[i] + end[j], i <= j < i + max_answer.
+  """Find the legal pairs with the largest start[i] + end[j].
 
-  Inputs are [b, l] each. Returns 'start', 'end' int32[b, n_best], 'score' f32[b, n_best], `NEVER` or less for illegal
-  pairs, and 'no_answer' f32[b], the sum at the no-answer token.
+  A pair has i <= j < i + max_answer. Inputs are [b, l] each. Returns 'start', 'end' int32[b, n_best], 'score'
+  f32[b, n_best], `NEVER` or less for illegal pairs, and 'no_answer' f32[b], the sum at the no-answer token.
   """
   # start 5 1 2, end 0 3 4, max_answer 2: sums of (i, i), (i, i + 1)   5 8 | 4 5 | 6 -   best (0, 1), (2, 2), (0, 0)
   length, widest = start.shape[1], min(max_answer, start.shape[1])

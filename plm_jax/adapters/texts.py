@@ -207,7 +207,7 @@ def lm_targets(tokens: Array, segment_ids: Array) -> dict[str, Array]:
 
 
 def lm_nats(forward: Forward, hidden: Array, targets: Mapping[str, Array]) -> Array:
-  """Compute the language model's nats per token, f32[b], of hidden [b k, l, d]."""
+  """Compute the language model's nats f32[b] of states [b k, l, d]."""
   attend = lambda part: forward(method='attend', features=part)  # noqa: E731
   following = targets['next']
   nats, _ = chunked_cross_entropy(attend, hidden, following.reshape(-1, following.shape[2]), rows=LM_ROWS)

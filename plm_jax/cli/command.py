@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(annotation: str) -> Callable[[str], Any]:
-  """Build the `type` of a flag for a number, by a keyword's annotation."""
+  """Build the `type` of a flag for a number by an annotation."""
 
   def read(text: str) -> Any:
     try:
@@ -127,7 +127,7 @@ def add_weights(parser: Parser) -> None:
 
 
 def parse_model(parser: Parser, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, dict[str, Any] | None]:
-  """Parse the flags of a command for a run or `--weights`, without config."""
+  """Parse the flags of a command for one run or `--weights`."""
   arguments, settings = parse(parser, argv, without=lambda arguments: arguments.weights is not None)
   if arguments.weights is not None and (arguments.workdir or arguments.config):
     raise ConfigError(
@@ -308,7 +308,7 @@ def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def show(text: str) -> None:
-  """Print a long text; a reader such as `head` may close the pipe."""
+  """Print a long text; its reader may close the pipe early."""
   try:
     print(text, flush=True)
   except BrokenPipeError:

@@ -28,7 +28,7 @@ COLOURS = ('#1f5f8b', '#b3541e', '#3c7a3c', '#7a3c7a', '#8a7a1f')
 
 
 def check_place(file: Path, *, name: str) -> None:
-  """Raise ConfigError if a picture's folder is missing or its file type unknown."""
+  """Raise ConfigError for a missing folder or an unknown file type."""
   from matplotlib.backend_bases import FigureCanvasBase
 
   run_paths.check_place(file, name=name)

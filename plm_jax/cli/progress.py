@@ -23,7 +23,7 @@ PATIENCE = 1.0  # seconds of work before a bar appears
 
 
 def items(values: Mapping[str, float], *, best: str | None = None) -> list[str]:
-  """Write the metrics of `SHOWN`, in its order, and `best`, as 'loss 3.214'."""
+  """Write metrics of `SHOWN` and `best` as 'loss 3.214', in order."""
   parts = []
   order = {short: position for position, short in enumerate(_shown())}
   for name, value in sorted(values.items(), key=lambda item: order.get(item[0].rpartition('/')[2], len(order))):

@@ -168,7 +168,7 @@ def raising() -> Iterator[None]:
 
 
 def waiting(work: Callable[[], T], *, told: Callable[[float], None] = lambda seconds: None) -> T:
-  """Run `work` in a thread and return its result; a signal ends the wait.
+  """Return the result of `work`, run in a thread until a signal.
 
   The thread continues until the process ends, so a command that waits ends by `command.leave`. `told` is called
   repeatedly with the seconds so far; an exception of it ends the wait.

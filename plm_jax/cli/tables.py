@@ -13,7 +13,7 @@ _plain = functools.partial(Console, markup=False, emoji=False)
 
 
 def show(table: Table) -> None:
-  """Print a table as wide as the terminal, or uncropped into a file."""
+  """Print a table in the terminal's width, in a file uncropped."""
   console = _plain()
   if not console.is_terminal:
     console = _plain(width=max(console.width, _width(table)))

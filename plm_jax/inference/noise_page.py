@@ -90,7 +90,7 @@ def _directions(words: list[int], vocab: Any) -> dict[str, np.ndarray]:
 
 
 def examples(prepare: Callable[..., Any], arrays: Mapping[str, Any], *, seed: int, draws: int) -> list[Any]:
-  """Apply the noise of a run's first steps to a batch; return a `types.Example` each."""
+  """Apply the noise of first steps to a batch: a `types.Example` each."""
   import jax
 
   from plm_jax.noise.keys import noise_root, with_step

@@ -115,7 +115,7 @@ def f1(answer: str, gold: str, rule: squad.Rule = squad.RULES['squad']) -> float
 
 
 def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tuple[float, float]:
-  """Find the threshold of the margin with the largest mean of best answers' values.
+  """Find the threshold of the margin with the largest mean of `values`.
 
   Returns the mean and the threshold: a question is answered if its margin is not above it. For written answers, which
   cannot be left unanswered, the mean of `values` and nan.

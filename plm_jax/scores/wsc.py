@@ -22,7 +22,7 @@ DETERMINERS = {
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute the share of rows judged as their 'label'; raise ValueError as `check`.
+  """Compute the share judged as their 'label'; raise ValueError as `check`.
 
   An empty text is always wrong.
   """
