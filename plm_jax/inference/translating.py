@@ -83,6 +83,6 @@ def writer(opened: Opened) -> Opened:
     second = tokenizer.load(folder), folder
   first = opened.vocab, opened.tokenizer
   prompts, outputs = (second, first) if parts.reads_second(opened.settings) else (first, second)
-  shared = {field.name: getattr(opened, field.name) for field in dataclasses.fields(Opened)}
+  shared = {field.name: vars(opened)[field.name] for field in dataclasses.fields(Opened)}
   shared |= {'vocab': outputs[0], 'tokenizer': outputs[1]}
   return Translator(**shared, first=opened.vocab, prompt_vocab=prompts[0], prompt_folder=prompts[1])
