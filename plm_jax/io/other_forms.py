@@ -53,9 +53,8 @@ def form_of(path: Path) -> tuple[str, Path, str]:
 
 def lstm_file(path: Path) -> Path | None:
   """Find the only file of ULMFiT or CoVe at a path."""
-  found = [
-    file for file in (files.listing(path) if files.is_folder(path) else [path]) if re.fullmatch(_LSTM, file.name)
-  ]
+  listed = files.listing(path) if files.is_folder(path) else [path]
+  found = [file for file in listed if re.fullmatch(_LSTM, file.name)]
   return found[0] if len(found) == 1 and not files.is_file(found[0].parent / model_folders.CONFIG) else None
 
 
@@ -87,10 +86,8 @@ def explain(where: files.Where) -> str:
 
 def _download(name: str, model: str) -> str:
   folder = model.rpartition('/')[2]
-  return (
-    f"{name}: there is no such folder. For a model of Hugging Face's Hub: `hf download {model} --local-dir {folder}`, "
-    f'then name {folder}'
-  )
+  hub = f"For a model of Hugging Face's Hub: `hf download {model} --local-dir {folder}`, then name {folder}"
+  return f'{name}: there is no such folder. {hub}'
 
 
 def _missing(name: str, path: Path) -> str:
@@ -135,14 +132,18 @@ def _without_safetensors(path: Path, names: list[str], config: Mapping[str, Any]
     return _tensorflow(path, index[0], names)
   form, file, kind = ('keras', path / 'tf_model.h5', '') if 'tf_model.h5' in names else form_of(path)
   if form and form not in ('gguf', 't5x') and 'model_type' not in config:
-    return (
-      f'{path} has {file.name}, but no config.json with a "model_type", such as "bert": fetch config.json of this model'
-    )
+    missing = 'no config.json with a "model_type", such as "bert"'
+    return f'{path} has {file.name}, but {missing}: fetch config.json of this model'
   if form == 'keras':
     classes, has_type = config.get('architectures'), 'model_type' in model_folders.read(path / model_folders.CONFIG)
-    name = classes[0] if isinstance(classes, list) and classes else 'AutoModel' if has_type else 'BertModel'
-    call = f"transformers.{name}.from_pretrained('{path}', from_tf=True).save_pretrained('{path}')"
-    return f'{path} has only {file.name}. {_OLD.format("tf-keras")}: `{call}` adds model.safetensors'
+    unnamed = 'AutoModel.from_config' if has_type else 'BertModel'
+    name = classes[0] if isinstance(classes, list) and classes else unnamed
+    settings = 'AutoConfig' if has_type else f'{re.split("Model|For|LMHead", name)[0]}Config'
+    model = f"t.{name}(t.{settings}.from_pretrained('.'))"
+    return (
+      f"{path} has only {file.name}. In it, with 'transformers<5' and tf-keras: `import transformers as t; t.load_tf2_"
+      f"checkpoint_in_pytorch_model({model}, '{file.name}', None, True).save_pretrained('.')`"
+    )
   if form:
     return f'{file} is {kind}: {_IMPORT.format(path if form != "gguf" else file)}'
   if lstm := lstm_file(path):
@@ -155,8 +156,7 @@ def _without_safetensors(path: Path, names: list[str], config: Mapping[str, Any]
 
 def _tensorflow(path: Path, index: str, names: list[str]) -> str:
   kinds = {'bert_config.json': 'Bert', 'albert_config.json': 'Albert'}
-  name = next((name for name in kinds if name in names), None)
-  if name is None:
+  if (name := next((name for name in kinds if name in names), None)) is None:
     return f'{path} is a TensorFlow checkpoint: {_FETCH}'
   return (
     f"{path} is a TensorFlow checkpoint. {_OLD.format('tensorflow')}: `f = '{path}/'; transformers.{kinds[name]}ForPre"

@@ -42,12 +42,8 @@ def table(vocab: 'Vocab') -> np.ndarray:
     slots_by_id[vocab.unk_id] = of_word(UNKNOWN)
   if vocab.pad_id not in slots_by_id:
     slots_by_id[vocab.pad_id] = np.zeros(SLOTS, np.int32)
-  return np.stack(
-    [
-      slots_by_id[token_id] if token_id in slots_by_id else of_word(vocab.token(token_id))
-      for token_id in range(vocab.size)
-    ]
-  )
+  ids = range(vocab.size)
+  return np.stack([slots_by_id[index] if index in slots_by_id else of_word(vocab.token(index)) for index in ids])
 
 
 def check_ends(vocab: 'Vocab') -> None:

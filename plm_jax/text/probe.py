@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -37,13 +38,8 @@ LLAMA3: dict[str, Any] = {
   'behavior': 'Isolated',
   'invert': False,
 }
-PATTERNS = (  # regular expressions of published tokenizers, and of `spm.py`
-  ' {2,}',
-  r'\A +|[ ▁]+\z',
-  SEPARATE,
-  MARKS,
-  LLAMA3['pattern']['Regex'],
-)
+# regular expressions of published tokenizers, and of `spm.py`
+PATTERNS = (' {2,}', r'\A +|[ ▁]+\z', SEPARATE, MARKS, LLAMA3['pattern']['Regex'])
 CHARSMAPS = (  # SHA-256 of the tables of SentencePiece: nmt_nfkc, nfkc, nmt_nfkc_cf, nfkc_cf
   '1e2c7b43d3ee9755ceaa2ac335e253d8703604e0249ee1e81156c92b46423844',
   '7e46d9e08af4b6a37991b04fb8388644c1595a0abcd0f26d6a5d575e2a3663ea',
@@ -78,10 +74,8 @@ def check(spec: Spec) -> None:
   for name, token_id in _around(spec):
     if type(token_id) is not int or not 0 <= token_id < size:
       raise ValueError(f'has id {token_id!r} of {name!r} in its post_processor, but its ids end at {size - 1}')
-  if not _is_plain(spec):
-    reason = _try(json.dumps(spec, ensure_ascii=False))
-    if reason:
-      raise ValueError(f'has a tokenizer that cannot be used: {reason}')
+  if not _is_plain(spec) and (reason := _try(json.dumps(spec, ensure_ascii=False))):
+    raise ValueError(f'has a tokenizer that cannot be used: {reason}')
 
 
 @contextlib.contextmanager
@@ -105,13 +99,10 @@ def _around(spec: Spec) -> Iterator[tuple[Any, Any]]:
 def _is_plain(spec: Spec) -> bool:
   """Check that all parts are known to be harmless."""
   model = spec['model']
-  bounded = (
-    not model.get('continuing_subword_prefix') or 'max_input_chars_per_word' in model
-  )  # BPE removes it unchecked
+  # BPE removes a prefix unchecked
+  bounded = not model.get('continuing_subword_prefix') or 'max_input_chars_per_word' in model
   parts = [part for key in ('normalizer', 'pre_tokenizer', 'decoder') for part in _parts(spec.get(key))]
-  growth = 1.0
-  for part in parts:
-    growth *= max(1.0, _growth(part))
+  growth = math.prod(max(1.0, _growth(part)) for part in parts)
   around = all(part.get('type') in AROUND for part in _parts(spec.get('post_processor')))
   return bounded and around and len(parts) <= PARTS and growth <= 64 and all(map(_is_harmless, parts))
 

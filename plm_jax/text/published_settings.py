@@ -3,19 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from plm_jax.text import published_files
 from plm_jax.text import spec as specs
-from plm_jax.text.published_files import (
-  AS_IT_IS,
-  BERTS,
-  GPTS,
-  NO_CLASS,
-  ROBERTAS,
-  SETTINGS,
-  TOKENIZER,
-  bert_normalizer,
-  family_of,
-  names_of,
-)
+from plm_jax.text.published_files import SETTINGS, TOKENIZER
 from plm_jax.text.published_rows import LANGUAGE, LANGUAGE_ROWS, with_row
 from plm_jax.text.spec import Spec
 
@@ -30,19 +20,19 @@ def as_loaded(spec: dict[str, Any], settings: Spec) -> dict[str, Any]:
     ValueError: a part that is to be built has another kind, or the file contradicts the settings.
   """
   named, model_type = settings.get('tokenizer_class'), settings.get('model_type')
-  if named in AS_IT_IS or (named and model_type in NO_CLASS):
+  if named in published_files.AS_IT_IS or (named and model_type in published_files.NO_CLASS):
     return spec
-  family = family_of(settings)
-  if family in BERTS:
-    return _with_part(spec, 'normalizer', bert_normalizer(settings), named)
-  if family in (*ROBERTAS, *GPTS, 'deberta', 'gptneox'):
+  family = published_files.family_of(settings)
+  if family in published_files.BERTS:
+    return _with_part(spec, 'normalizer', published_files.bert_normalizer(settings), named)
+  if family in (*published_files.ROBERTAS, *published_files.GPTS, 'deberta', 'gptneox'):
     level = {'type': 'ByteLevel', 'add_prefix_space': settings.get('add_prefix_space', False)}
     return _with_part(spec, 'pre_tokenizer', level, named)
   if family in LANGUAGE_ROWS:
     language = settings.get('src_lang') or LANGUAGE
     if language not in specs.token_ids(spec):
       raise ValueError(f'has src_lang {language!r} in {SETTINGS[-1]}, but no such token in {TOKENIZER}')
-    return with_row(spec, LANGUAGE_ROWS[family](language), names_of(settings))
+    return with_row(spec, LANGUAGE_ROWS[family](language), published_files.names_of(settings))
   _check_pieces(spec, settings, family)
   return spec
 

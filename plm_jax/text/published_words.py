@@ -4,21 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from plm_jax.io import files
+from plm_jax.text import published_files
 from plm_jax.text import spec as specs
-from plm_jax.text.published_files import (
-  IDS,
-  MERGED,
-  MERGES,
-  ROBERTAS,
-  WORD_LISTS,
-  WORDS,
-  bert_normalizer,
-  check_family,
-  family_of,
-  names_of,
-  read_table,
-  text_of,
-)
+from plm_jax.text.published_files import IDS, MERGES, bert_normalizer, family_of, names_of
 from plm_jax.text.published_rows import BERT, ROBERTA, T5
 from plm_jax.text.spec import Spec
 
@@ -27,13 +15,11 @@ def wordpiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, st
   """Read BERT's vocab.txt; the last line of a repeated token counts."""
   if files.is_file(file.parent / 'bpe.codes'):
     raise ValueError('has bpe.codes of fastBPE, which is not supported: save it with a tokenizer.json')
-  check_family(settings, WORD_LISTS, of=WORDS)
-  lines = text_of(file).removesuffix('\n').split('\n')
-  lines = [line.removesuffix('\r') for line in lines]
+  published_files.check_family(settings, published_files.WORD_LISTS, of=published_files.WORDS)
+  lines = [line.removesuffix('\r') for line in published_files.text_of(file).removesuffix('\n').split('\n')]
   last_line = {token: line_id for line_id, token in enumerate(lines)}
-  vocab = {
-    token if last_line[token] == line_id else f'{token} \x00{line_id}': line_id for line_id, token in enumerate(lines)
-  }
+  names = [token if last_line[token] == index else f'{token} \x00{index}' for index, token in enumerate(lines)]
+  vocab = {name: line_id for line_id, name in enumerate(names)}
   unknown = names_of(settings).get('unk', '[UNK]')
   if unknown not in vocab:
     raise ValueError(f'is damaged ({file.name} has no {unknown})')
@@ -57,12 +43,12 @@ def wordpiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, st
 
 def byte_bpe(folder: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, str] | None]:
   """Read byte-level BPE, or BPE with word ends </w> (GPT, HerBERT)."""
-  check_family(settings, MERGED, of=f'{IDS} and {MERGES}')
+  published_files.check_family(settings, published_files.MERGED, of=f'{IDS} and {MERGES}')
   family = family_of(settings)
-  vocab = read_table(folder / IDS)
+  vocab = published_files.read_table(folder / IDS)
   if not all(isinstance(token_id, int) for token_id in vocab.values()):
     raise ValueError(f'is damaged ({IDS} is no table of ids)')
-  lines = [line.removesuffix('\r') for line in text_of(folder / MERGES).split('\n') if line.strip()]
+  lines = [line.removesuffix('\r') for line in published_files.text_of(folder / MERGES).split('\n') if line.strip()]
   merges = [line.split(' ') for line in lines if not line.startswith('#version')]
   for pair in merges:
     if len(pair) != 2 or not {*pair, ''.join(pair)} <= vocab.keys():
@@ -113,7 +99,7 @@ def _row_of_merges(family: str, vocab: Spec, settings: Spec) -> tuple[str, str] 
     family = 'roberta'
   if family in ('deberta', 'herbert'):
     return BERT
-  if family in ROBERTAS:
+  if family in published_files.ROBERTAS:
     return ROBERTA
   begin = 'bos' if settings.get('add_bos_token') else ''
   end = 'eos' if settings.get('add_eos_token') else ''
@@ -133,9 +119,8 @@ def byte_vocab(settings: Spec) -> tuple[dict[str, Any], tuple[str, str]]:
   added = specs.added_tokens(special, kind='byte_bpe', mask=None)
   return {
     'version': '1.0',
-    'added_tokens': [  # as their tokenizer, the first three take the blanks around them
-      {**entry, 'lstrip': entry['id'] < 3, 'rstrip': entry['id'] < 3} for entry in added
-    ],
+    # as their tokenizer, the first three take the blanks around them
+    'added_tokens': [{**entry, 'lstrip': entry['id'] < 3, 'rstrip': entry['id'] < 3} for entry in added],
     'normalizer': None,
     'pre_tokenizer': level,
     'decoder': level,

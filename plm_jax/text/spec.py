@@ -144,9 +144,8 @@ def with_template(spec: Spec, single: Row, pair: Row) -> dict[str, Any]:
     ]
 
   ids = sorted({part for part, _ in (*single, *pair) if not isinstance(part, str)})
-  special = {
-    tokens[token_id]: {'id': tokens[token_id], 'ids': [token_id], 'tokens': [tokens[token_id]]} for token_id in ids
-  }
+  named = [(tokens[token_id], token_id) for token_id in ids]
+  special = {token: {'id': token, 'ids': [token_id], 'tokens': [token]} for token, token_id in named}
   processor = {'type': 'TemplateProcessing', 'single': parts(single), 'pair': parts(pair)}
   return {**spec, 'post_processor': {**processor, 'special_tokens': special}}
 

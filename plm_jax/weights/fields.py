@@ -220,26 +220,12 @@ def _is_one_of(value: Any, choices: Sequence[Any]) -> bool:
 
 # their name of an activation -> ours (layers/mlp.py)
 ACTIVATIONS: Mapping[str, str] = {
-  'gelu': 'gelu_erf',
-  'gelu_python': 'gelu_erf',
-  'gelu_new': 'gelu_tanh',
-  'gelu_pytorch_tanh': 'gelu_tanh',
-  'gelu_python_tanh': 'gelu_tanh',
-  'gelu_fast': 'gelu_tanh',
-  'gelu_accurate': 'gelu_tanh',
-  'relu': 'relu',
-  'silu': 'silu',
-  'swish': 'silu',
-  'tanh': 'tanh',
-  'quick_gelu': 'gelu_sigmoid',
-  'relu2': 'relu_squared',
-  'relu6': 'relu6',
-  'leaky_relu': 'leaky_relu',
-  'mish': 'mish',
-  'hardswish': 'hard_swish',
-  'sigmoid': 'sigmoid',
+  'gelu': 'gelu_erf', 'gelu_python': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh',
+  'gelu_python_tanh': 'gelu_tanh', 'gelu_fast': 'gelu_tanh', 'gelu_accurate': 'gelu_tanh', 'relu': 'relu',
+  'silu': 'silu', 'swish': 'silu', 'tanh': 'tanh', 'quick_gelu': 'gelu_sigmoid', 'relu2': 'relu_squared',
+  'relu6': 'relu6', 'leaky_relu': 'leaky_relu', 'mish': 'mish', 'hardswish': 'hard_swish', 'sigmoid': 'sigmoid',
   'linear': 'linear',
-}
+}  # fmt: skip
 
 
 def their_activation(name: str) -> str:
@@ -259,13 +245,11 @@ COMMON: Fields = {
     'pad_token_id': token_id(),
     'bos_token_id': token_id(),
     'eos_token_id': token_id(),
-    **{
-      name: inert()
-      for name in (
-        'architectures', 'chunk_size_feed_forward', 'dtype', 'id2label', 'label2id', 'num_labels', 'output_attentions',
-        'output_hidden_states', 'problem_type', 'return_dict', 'transformers_version', 'use_cache',
-      )
-    },
+    **dict.fromkeys(
+      ('architectures', 'chunk_size_feed_forward', 'dtype', 'id2label', 'label2id', 'num_labels', 'output_attentions',
+       'output_hidden_states', 'problem_type', 'return_dict', 'transformers_version', 'use_cache'),
+      inert(),
+    ),
     # fields of older versions that changed numbers
     'pruned_heads': fixed({}, None),
     'quantization_config': fixed(None),

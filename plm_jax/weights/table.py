@@ -14,9 +14,11 @@
     OTHER_PREFIXES           optional: other prefixes in some of their classes
     UNUSED                   optional: patterns of names in published files that transformers does not read either
     read_config(theirs, names=())   config.json as a dict, and the names of the tensors, with PREFIX -> keywords of the
-                             model's `make`, vocab_size, variant, overrides; it calls `fields.complete` first
+                             model's `make`, vocab_size, variant, overrides; it calls `fields.complete` first;
+                             raises ValueError for unsupported fields
     write_config(trunk, heads)   -> config.json as a dict, with model_type and architectures
-    entries(trunk, heads)    -> the list; `heads` are names of HEADS, and at most one of `tasks`
+    entries(trunk, heads)    -> the list; `heads` are names of HEADS, and at most one of `tasks`; both raise ValueError
+                             for another structure or a head that the form lacks
 
 and no file access. A tensor that is in no entry, not derived and not unused raises an error.
 """

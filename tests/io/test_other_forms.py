@@ -19,7 +19,7 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {  # files of a folder, and its s
     r"TensorFlow checkpoint\. .*transformers<5.*BertForPreTraining.*'bert_model\.ckpt\.index'.*save_pretrained",
   ),
   'T5 of TensorFlow': ({'model.ckpt-100.index': '', 'operative_config.gin': ''}, 'TensorFlow checkpoint: download'),
-  'Keras': ({'tf_model.h5': '', 'config.json': BERT}, r'tf_model\.h5.*BertForMaskedLM.*from_tf=True.*save_pretrained'),
+  'Keras': ({'tf_model.h5': '', 'config.json': BERT}, r'h5.*load_tf2_.*BertForMaskedLM\(t.AutoConfig.*h5.*save_pretr'),
   'Flax': ({'flax_model.msgpack': '', 'config.json': BERT}, r'flax_model.msgpack is a model of Flax: `plm-jax convert'),
   'a pickle': ({'pytorch_model.bin': '', 'config.json': BERT}, 'model.bin is a pickle of PyTorch: `plm-jax convert'),
   'pickles': ({'pytorch_model.bin.index.json': {}, 'config.json': BERT}, 'pickle of PyTorch'),

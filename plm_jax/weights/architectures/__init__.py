@@ -1,0 +1,1 @@
+"""Published architectures, one file each; `weights/table.py` describes their attributes and functions."""

@@ -28,12 +28,10 @@ DERIVED: Mapping[str, Derived] = POSITIONS
 
 
 def tasks(trunk: Albert) -> dict[str, TaskHead]:
-  """Describe their task classes."""
   return encoder_tasks()
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.albert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   layers, groups = theirs['num_hidden_layers'], theirs['num_hidden_groups']
   if groups > layers or any(int(layer / (layers / groups)) != layer * groups // layers for layer in range(layers)):
@@ -52,7 +50,6 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Albert, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   _check_form(trunk)
   check_heads(heads, HEADS, tasks(trunk))
@@ -72,7 +69,6 @@ def write_config(trunk: Albert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Albert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for another structure or head."""
   _check_form(trunk)
   check_heads(heads, HEADS, tasks(trunk))
   decoder = 'predictions.decoder'

@@ -41,13 +41,19 @@ FIELDS: fields.Fields = {
   'normalize_before': fields.fixed(False),
   'add_final_layer_norm': fields.fixed(False),
 }
+_NAMES: Mapping[str, str] = {  # their fields, ours
+  'd_model': 'hidden_dim', 'encoder_layers': 'num_layers', 'max_position_embeddings': 'max_length',
+  'dropout': 'dropout', 'attention_dropout': 'attention_dropout', 'activation_dropout': 'mlp_dropout',
+  'init_std': 'init_std', 'scale_embedding': 'scale_embedding',
+  **{f'{side}_attention_heads': 'num_heads' for side in ('encoder', 'decoder')},
+  **{f'{side}_ffn_dim': 'mlp_dim' for side in ('encoder', 'decoder')},
+}  # fmt: skip
 DERIVED: Mapping[str, Derived] = {'final_logits_bias': is_zero}
 UNUSED = (r'(encoder|decoder)\.version$',)
 
 
 def tasks(trunk: Bart) -> dict[str, TaskHead]:
   """Describe their task classes, which read the decoder."""
-  del trunk
   dense, out = 'classification_head.dense', 'classification_head.out_proj'
   return {
     'ForSequenceClassification': two_layers('classify', dense, out, activation='tanh'),
@@ -56,7 +62,6 @@ def tasks(trunk: Bart) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bart.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   overrides = shared_config(theirs) | fields.label_start(theirs, names, eos=2)
   return {'vocab_size': theirs['vocab_size'], 'variant': 'bart-base', 'overrides': overrides}
@@ -70,23 +75,13 @@ def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
     if sizes[0] != sizes[1]:
       raise ValueError(f'encoder_{field} {sizes[0]} and decoder_{field} {sizes[1]} must be equal')
   return {
-    'hidden_dim': theirs['d_model'],
-    'num_layers': theirs['encoder_layers'],
+    **{ours: theirs[name] for name, ours in _NAMES.items()},
     'num_decoder_layers': other_depth(theirs['decoder_layers'], theirs['encoder_layers']),
-    'num_heads': theirs['encoder_attention_heads'],
-    'mlp_dim': theirs['encoder_ffn_dim'],
-    'max_length': theirs['max_position_embeddings'],
     'activation': _ACTIVATIONS[theirs['activation_function']],
-    'dropout': theirs['dropout'],
-    'attention_dropout': theirs['attention_dropout'],
-    'mlp_dropout': theirs['activation_dropout'],
-    'init_std': theirs['init_std'],
-    'scale_embedding': theirs['scale_embedding'],
   }
 
 
 def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   if trunk.config.norm_placement != 'post':
     raise ValueError("BART needs norm_placement='post'; 'pre' is mBART's")
   return {
@@ -112,20 +107,11 @@ def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
       f'BART needs activation {" or ".join(activations)}, position_offset 2 and norm_epsilon 1e-5, not {c.activation}, '
       f'{c.position_offset} and {c.norm_epsilon:g}'
     )
-  sizes = {'ffn_dim': c.mlp_dim, 'attention_heads': c.num_heads}
   return {
     'vocab_size': trunk.vocab_size,
-    'd_model': c.hidden_dim,
-    'encoder_layers': c.num_layers,
+    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
     'decoder_layers': c.decoder_layers,
-    **{f'{side}_{name}': size for side in ('encoder', 'decoder') for name, size in sizes.items()},
-    'max_position_embeddings': c.max_length,
     'activation_function': activations[c.activation],
-    'dropout': c.dropout,
-    'attention_dropout': c.attention_dropout,
-    'activation_dropout': c.mlp_dropout,
-    'init_std': c.init_std,
-    'scale_embedding': c.scale_embedding,
     'tie_word_embeddings': True,
     'is_encoder_decoder': True,
     'bos_token_id': 0,
@@ -135,11 +121,9 @@ def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   tied = (*(f'{PREFIX}{side}.embed_tokens.weight' for side in ('encoder', 'decoder')), 'lm_head.weight')
   out = [Entry('trunk/token_embed/table', f'{PREFIX}shared.weight', tied=tied)]
-
   own = ('attention', 'self_attn')
   attentions = {'encoder': [own], 'decoder': [own, ('cross', 'encoder_attn')]}
   for side, kinds in attentions.items():

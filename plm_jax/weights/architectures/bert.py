@@ -35,16 +35,19 @@ SHARED: fields.Fields = {
   'position_embedding_type': fields.fixed('absolute'),
 }
 FIELDS: fields.Fields = SHARED
+_NAMES: Mapping[str, str] = {  # their fields, ours
+  'hidden_size': 'hidden_dim', 'num_hidden_layers': 'num_layers', 'num_attention_heads': 'num_heads',
+  'intermediate_size': 'mlp_dim', 'layer_norm_eps': 'norm_epsilon', 'hidden_dropout_prob': 'dropout',
+  'attention_probs_dropout_prob': 'attention_dropout', 'initializer_range': 'init_std',
+}  # fmt: skip
 DERIVED: Mapping[str, Derived] = POSITIONS
 
 
 def tasks(trunk: Bert) -> dict[str, TaskHead]:
-  """Describe their task classes."""
   return encoder_tasks()
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   overrides = shared_config(theirs) | {'tied': is_tied(theirs, names, 'cls.predictions.')}
   overrides |= {'max_length': theirs['max_position_embeddings'], 'num_types': theirs['type_vocab_size']}
@@ -54,21 +57,11 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
   """Convert fields of all relatives; raise ValueError for an indivisible width."""
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
-  return {
-    'hidden_dim': theirs['hidden_size'],
-    'num_layers': theirs['num_hidden_layers'],
-    'num_heads': theirs['num_attention_heads'],
-    'mlp_dim': theirs['intermediate_size'],
-    'activation': fields.ACTIVATIONS[theirs['hidden_act']],
-    'norm_epsilon': theirs['layer_norm_eps'],
-    'dropout': theirs['hidden_dropout_prob'],
-    'attention_dropout': theirs['attention_probs_dropout_prob'],
-    'init_std': theirs['initializer_range'],
-  }
+  same = {ours: theirs[name] for name, ours in _NAMES.items()}
+  return same | {'activation': fields.ACTIVATIONS[theirs['hidden_act']]}
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.position_offset or not c.num_types or c.embed_dim or c.pooler != 'tanh' or c.model_type:
     raise ValueError("BERT needs positions from 0, sentence types, one width, a pooler and model_type=''")
@@ -117,7 +110,7 @@ def kind_of(heads: Sequence[str], kinds: Mapping[str, str]) -> str:
   return next(filter(is_task, heads), None) or next(of_heads, 'Model')
 
 
-def shared_fields(trunk: Bert | Albert, heads: Sequence[str], *, output: str = 'mlm') -> dict[str, Any]:
+def shared_fields(trunk: nn.Module, heads: Sequence[str], *, output: str = 'mlm') -> dict[str, Any]:
   """Build the config.json fields that all relatives of BERT share.
 
   Raises:
@@ -129,21 +122,13 @@ def shared_fields(trunk: Bert | Albert, heads: Sequence[str], *, output: str = '
     raise ValueError('this form needs num_tasks=0 and relative_buckets=0')
   return {
     'vocab_size': trunk.vocab_size,
-    'hidden_size': c.hidden_dim,
-    'num_hidden_layers': c.num_layers,
-    'num_attention_heads': c.num_heads,
-    'intermediate_size': c.mlp_dim,
+    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
     'hidden_act': fields.their_activation(c.activation),
-    'layer_norm_eps': c.norm_epsilon,
-    'hidden_dropout_prob': c.dropout,
-    'attention_probs_dropout_prob': c.attention_dropout,
-    'initializer_range': c.init_std,
     'tie_word_embeddings': c.tied,
   }
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   decoder = 'cls.predictions.decoder'
   out = embeddings(trunk, 'bert.embeddings', decoder) + layers('bert.encoder.layer.{layer}')

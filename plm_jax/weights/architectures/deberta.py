@@ -49,27 +49,19 @@ UNUSED = (r'^mask_predictions\.',)  # version 3: replaced token detection
 
 def tasks(trunk: Deberta) -> dict[str, TaskHead]:
   """Describe their task classes; version 1 has none for multiple choice."""
-  tasks_by_class = encoder_tasks()
-  return (
-    tasks_by_class
-    if trunk.config.key_bias
-    else {end: task for end, task in tasks_by_class.items() if end != 'ForMultipleChoice'}
-  )
+  return {end: task for end, task in encoder_tasks().items() if trunk.config.key_bias or end != 'ForMultipleChoice'}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.deberta.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
-  fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
-  width, heads = theirs['hidden_size'], theirs['num_attention_heads']
-  activation = fields.ACTIVATIONS[theirs['hidden_act']]
+  shared = bert.shared_config(theirs)
+  width, activation, size = shared['hidden_dim'], shared['activation'], shared['hidden_dim'] // shared['num_heads']
   terms = _terms(theirs['pos_att_type'])
   if theirs['relative_attention'] != bool(terms):
     problem = f'relative_attention is {theirs["relative_attention"]!r} and pos_att_type {theirs["pos_att_type"]!r}'
     raise ValueError(f'{problem}: set both or neither')
-  if (theirs['attention_head_size'] or width // heads) != width // heads:
-    problem = f'attention_head_size is {theirs["attention_head_size"]!r}'
-    raise ValueError(f'{problem}, but must be {width // heads}')
+  if theirs['attention_head_size'] not in (None, size):
+    raise ValueError(f'attention_head_size is {theirs["attention_head_size"]!r}, but must be {size}')
   length, farthest = theirs['max_position_embeddings'], theirs['max_relative_positions']
   embed_dim = theirs['embedding_size'] or width
   newer = theirs['model_type'] == 'deberta-v2'  # version 1 ignores the fields that version 2 added
@@ -79,11 +71,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     'pooler_activation': theirs['pooler_hidden_act'],
   }
   activations = {name: fields.ACTIVATIONS[value] for name, value in activations.items() if value}
-  overrides = dict(
-    hidden_dim=width,
-    num_layers=theirs['num_hidden_layers'],
-    num_heads=heads,
-    mlp_dim=theirs['intermediate_size'],
+  overrides = shared | dict(
     embed_dim=None if embed_dim == width else embed_dim,
     num_types=theirs['type_vocab_size'],
     max_length=length,
@@ -95,13 +83,8 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     key_bias=newer,
     table_norm=newer and theirs['norm_rel_ebd'] == 'layer_norm',
     conv_kernel=kernel,
-    activation=activation,
     **{name: None if value == activation else value for name, value in activations.items()},
     tied=bert.is_tied(theirs, names, _LEGACY),
-    norm_epsilon=theirs['layer_norm_eps'],
-    dropout=theirs['hidden_dropout_prob'],
-    attention_dropout=theirs['attention_probs_dropout_prob'],
-    init_std=theirs['initializer_range'],
   )
   return {'vocab_size': theirs['vocab_size'], 'variant': 'deberta-base', 'overrides': overrides}
 
@@ -116,7 +99,6 @@ def _terms(value: Any) -> tuple[str, ...] | None:
 
 
 def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.reading != 'code':
     raise ValueError(f'reading={c.reading!r} cannot be exported: their code reads p2c as reading="code"')
@@ -125,30 +107,18 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
     raise ValueError('key_bias=False is of version 1, which has no features of version 2')
   family = 'DebertaV2' if c.key_bias else 'Deberta'
   check_heads(heads, HEADS, tasks(trunk))
-  bert.check_output(trunk, heads, 'mlm')
   kind = bert.kind_of(heads, {'mlm': 'ForMaskedLM'})
-  activation = fields.their_activation(c.activation)
   out = dict(
     model_type=MODEL_TYPES[c.key_bias],
     architectures=[family + kind],
-    vocab_size=trunk.vocab_size,
-    hidden_size=c.hidden_dim,
-    num_hidden_layers=c.num_layers,
-    num_attention_heads=c.num_heads,
-    intermediate_size=c.mlp_dim,
+    **bert.shared_fields(trunk, heads),
     max_position_embeddings=c.max_length,
     max_relative_positions=c.max_distance,
     relative_attention=bool(c.terms),
     pos_att_type=list(c.terms),
     position_biased_input=c.absolute == 'input',
     type_vocab_size=c.num_types,
-    hidden_act=activation,
     pooler_hidden_act=fields.their_activation(c.pooler_activation or c.activation),
-    layer_norm_eps=c.norm_epsilon,
-    hidden_dropout_prob=c.dropout,
-    attention_probs_dropout_prob=c.attention_dropout,
-    initializer_range=c.init_std,
-    tie_word_embeddings=c.tied,
     legacy=_is_legacy(trunk),
   )
   if c.embed_dim:
@@ -198,9 +168,7 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
     out += _masked_tokens(trunk)
   if 'position_embed' in heads and c.absolute == 'decoder':
     out.append(Entry('position_embed/table', f'{body}.position_embeddings.weight'))
-  out += of_task(tasks(trunk), heads)
-  out += linear('trunk/pooler', 'pooler.dense', optional=True)
-  return out
+  return out + of_task(tasks(trunk), heads) + linear('trunk/pooler', 'pooler.dense', optional=True)
 
 
 def _is_legacy(trunk: Deberta) -> bool:

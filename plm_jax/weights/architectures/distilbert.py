@@ -28,6 +28,11 @@ FIELDS: fields.Fields = {
   'qa_dropout': fields.inert(),
   'seq_classif_dropout': fields.inert(),
 }
+_NAMES: Mapping[str, str] = {  # their fields, ours
+  'dim': 'hidden_dim', 'n_layers': 'num_layers', 'n_heads': 'num_heads', 'hidden_dim': 'mlp_dim',
+  'max_position_embeddings': 'max_length', 'dropout': 'dropout', 'attention_dropout': 'attention_dropout',
+  'initializer_range': 'init_std',
+}  # fmt: skip
 DERIVED: Mapping[str, Derived] = POSITIONS
 
 
@@ -40,53 +45,35 @@ def tasks(trunk: Bert) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'dim', 'n_heads')
   overrides = {
+    **{ours: theirs[name] for name, ours in _NAMES.items()},
     'tied': bert.is_tied(theirs, names, 'vocab_projector.'),
-    'hidden_dim': theirs['dim'],
-    'num_layers': theirs['n_layers'],
-    'num_heads': theirs['n_heads'],
-    'mlp_dim': theirs['hidden_dim'],
-    'max_length': theirs['max_position_embeddings'],
     'activation': fields.ACTIVATIONS[theirs['activation']],
-    'dropout': theirs['dropout'],
-    'attention_dropout': theirs['attention_dropout'],
-    'init_std': theirs['initializer_range'],
   }
   return {'vocab_size': theirs['vocab_size'], 'variant': 'distilbert-base', 'overrides': overrides}
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.position_offset or c.num_types or c.embed_dim or c.pooler != 'first' or c.norm_epsilon != 1e-12:
     raise ValueError('DistilBERT needs positions from 0, no sentence types, one width, no pooler, norm_epsilon 1e-12')
   check_heads(heads, HEADS, tasks(trunk))
   shared = bert.shared_fields(trunk, heads)
-  kind = bert.kind_of(heads, {'mlm': 'ForMaskedLM'})
   return {
     'model_type': 'distilbert',
-    'architectures': [f'DistilBert{kind}'],
+    'architectures': [f'DistilBert{bert.kind_of(heads, {"mlm": "ForMaskedLM"})}'],
     'vocab_size': trunk.vocab_size,
-    'dim': c.hidden_dim,
-    'n_layers': c.num_layers,
-    'n_heads': c.num_heads,
-    'hidden_dim': c.mlp_dim,
-    'max_position_embeddings': c.max_length,
+    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
     'sinusoidal_pos_embds': False,
     'activation': shared['hidden_act'],
-    'dropout': c.dropout,
-    'attention_dropout': c.attention_dropout,
-    'initializer_range': c.init_std,
     'pad_token_id': 0,
     'tie_word_embeddings': c.tied,
   }
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   layer = 'distilbert.transformer.layer.{layer}'
   decoder = 'vocab_projector'

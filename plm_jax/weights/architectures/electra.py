@@ -45,7 +45,6 @@ def _check_choice(theirs: Mapping[str, Any]) -> None:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   bert.check_gelu(theirs, names, _GENERATOR)
   _check_choice(theirs)
@@ -61,7 +60,6 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.position_offset or not c.num_types or c.pooler != 'first':
     raise ValueError('ELECTRA needs positions from 0, sentence types and no pooler')
@@ -82,7 +80,6 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
   decoder = 'generator_lm_head'

@@ -20,7 +20,6 @@ tasks = bert.tasks
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   made = bert.read_config(theirs, names)
   num_tasks = theirs['task_type_vocab_size'] if theirs['use_task_id'] else 0
@@ -28,7 +27,6 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.model_type != 'ernie':
     raise ValueError("ERNIE needs model_type='ernie'")
@@ -39,7 +37,6 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   out = renamed(bert.entries(trunk, heads), {bert.PREFIX: PREFIX})
   if trunk.config.num_tasks:
     out.append(Entry('trunk/task_embed/table', 'ernie.embeddings.task_type_embeddings.weight'))

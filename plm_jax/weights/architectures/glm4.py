@@ -28,12 +28,10 @@ _VARIANTS: Mapping[str, str] = {'glm': 'glm-4-9b', 'glm4': 'glm-4-9b-0414'}
 
 
 def tasks(trunk: Llama) -> dict[str, TaskHead]:
-  """Describe their task classes."""
   return {'ForSequenceClassification': score(), 'ForTokenClassification': one_layer('tag', 'score')}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.llama.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   overrides = llama.shared_config(theirs, names, share=0.5) | {
     'rotary': 'pairs',
@@ -44,7 +42,6 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
   family = 'Glm4' if c.norm_placement == 'sandwich' else 'Glm'
@@ -60,7 +57,6 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   ours, block, width = 'trunk/layers', 'model.layers.{layer}', trunk.config.mlp_dim
   check_heads(heads, HEADS, tasks(trunk))
   out = llama.attention(trunk)

@@ -30,6 +30,11 @@ SHARED: fields.Fields = {
   'initializer_range': fields.std(0.02),
   **{f'summary_{name}': fields.inert() for name in _SUMMARY},
 }
+_NAMES: Mapping[str, str] = {  # their fields, ours
+  'n_embd': 'hidden_dim', 'n_layer': 'num_layers', 'n_head': 'num_heads', 'n_positions': 'max_length',
+  'layer_norm_epsilon': 'norm_epsilon', 'resid_pdrop': 'dropout', 'attn_pdrop': 'attention_dropout',
+  'initializer_range': 'init_std',
+}  # fmt: skip
 FIELDS: fields.Fields = {
   **SHARED,
   'n_inner': fields.size(None),
@@ -42,7 +47,6 @@ DERIVED: Mapping[str, Derived] = {'attn.bias': is_causal, 'attn.masked_bias': is
 
 
 def tasks(trunk: Any) -> dict[str, TaskHead]:
-  """Describe their task classes."""
   return {
     'ForSequenceClassification': score(),
     'ForTokenClassification': one_layer('tag', 'classifier'),
@@ -51,7 +55,6 @@ def tasks(trunk: Any) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.gpt.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   overrides = shared_config(theirs, activation=theirs['activation_function'])
   overrides |= {'mlp_dim': theirs['n_inner'] or 4 * theirs['n_embd'], 'norm_placement': 'pre'}
@@ -64,21 +67,13 @@ def shared_config(theirs: Mapping[str, Any], *, activation: str) -> dict[str, An
   """Convert fields shared with GPT; raise ValueError for an indivisible width."""
   fields.check_multiple(theirs, 'n_embd', 'n_head')
   return {
-    'hidden_dim': theirs['n_embd'],
-    'num_layers': theirs['n_layer'],
-    'num_heads': theirs['n_head'],
+    **{ours: theirs[name] for name, ours in _NAMES.items()},
     'mlp_dim': 4 * theirs['n_embd'],
-    'max_length': theirs['n_positions'],
     'activation': fields.ACTIVATIONS[activation],
-    'norm_epsilon': theirs['layer_norm_epsilon'],
-    'dropout': theirs['resid_pdrop'],
-    'attention_dropout': theirs['attn_pdrop'],
-    'init_std': theirs['initializer_range'],
   }
 
 
 def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.norm_placement != 'pre':
     raise ValueError("GPT-2 needs norm_placement='pre'")
@@ -107,22 +102,11 @@ def shared_fields(trunk: Gpt) -> dict[str, Any]:
     raise ValueError(f'GPT and GPT-2 have no {", ".join(other)}')
   if c.num_heads * c.head_size != c.hidden_dim:
     raise ValueError(f'GPT and GPT-2 have head_dim = hidden_dim / num_heads, not head_dim={c.head_dim}')
-  return {
-    'vocab_size': trunk.vocab_size,
-    'n_embd': c.hidden_dim,
-    'n_layer': c.num_layers,
-    'n_head': c.num_heads,
-    'n_positions': c.max_length,
-    'layer_norm_epsilon': c.norm_epsilon,
-    'embd_pdrop': c.dropout,
-    'resid_pdrop': c.dropout,
-    'attn_pdrop': c.attention_dropout,
-    'initializer_range': c.init_std,
-  }
+  same = {name: ours[own] for name, own in _NAMES.items()}
+  return {'vocab_size': trunk.vocab_size, **same, 'embd_pdrop': c.dropout}
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_head.weight',) if trunk.config.tied else ()
   out = [

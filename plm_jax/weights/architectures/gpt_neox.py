@@ -34,7 +34,6 @@ tasks = gpt.tasks
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.llama.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   old = {new: theirs[name] for name, new in _ROTARY.items() if theirs[name] is not None}
   overrides = llama.shared_config({**theirs, **old, 'num_key_value_heads': None, 'head_dim': None}, names, share=0.25)
@@ -50,7 +49,6 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
   theirs = {
@@ -69,7 +67,6 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   c, ours, block, size = trunk.config, 'trunk/layers', 'gpt_neox.layers.{layer}', trunk.config.head_size
   out = [Entry('trunk/token_embed/table', 'gpt_neox.embed_in.weight', tied=OUTPUTS if c.tied else ())]
@@ -80,9 +77,8 @@ def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
     joined = linear(f'{ours}/{name}', f'{block}.attention.query_key_value', bias=c.qkv_bias)
     out += [entry._replace(part=rows) for entry in joined]
   out += linear(f'{ours}/out', f'{block}.attention.dense', inputs=2, bias=c.out_bias)
-  out += linear(f'{ours}/mlp/up', f'{block}.mlp.dense_h_to_4h') + linear(
-    f'{ours}/mlp/down', f'{block}.mlp.dense_4h_to_h'
-  )
+  for name, theirs in (('up', 'dense_h_to_4h'), ('down', 'dense_4h_to_h')):
+    out += linear(f'{ours}/mlp/{name}', f'{block}.mlp.{theirs}')
   out += norm(f'{ours}/attention_norm', f'{block}.input_layernorm')
   out += norm(f'{ours}/mlp_norm', f'{block}.post_attention_layernorm')
   out += norm('trunk/final_norm', 'gpt_neox.final_layer_norm')

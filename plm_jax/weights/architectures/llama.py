@@ -69,11 +69,15 @@ FIELDS: fields.Fields = {
   'mlp_bias': fields.flag(False),
   'pretraining_tp': fields.inert(),
 }
+_NAMES: Mapping[str, str] = {  # their fields, ours
+  'hidden_size': 'hidden_dim', 'num_hidden_layers': 'num_layers', 'num_attention_heads': 'num_heads',
+  'intermediate_size': 'mlp_dim', 'max_position_embeddings': 'max_length', 'tie_word_embeddings': 'tied',
+  'attention_dropout': 'attention_dropout', 'initializer_range': 'init_std',
+}  # fmt: skip
 DERIVED: Mapping[str, Derived] = {'rotary_emb.inv_freq': _holds_frequencies}
 
 
 def tasks(trunk: Llama) -> dict[str, TaskHead]:
-  """Describe their task classes."""
   return {
     'ForSequenceClassification': score(),
     'ForTokenClassification': one_layer('tag', 'score'),
@@ -82,7 +86,6 @@ def tasks(trunk: Llama) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.llama.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   return {'vocab_size': theirs['vocab_size'], 'variant': 'llama-7b', 'overrides': own_config(theirs, names)}
 
@@ -112,20 +115,13 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, share: f
   """
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   width, heads = theirs['hidden_size'], theirs['num_attention_heads']
-  size, tied = theirs['head_dim'] or width // heads, theirs['tie_word_embeddings']
+  size = theirs['head_dim'] or width // heads
   return {
-    'hidden_dim': width,
-    'num_layers': theirs['num_hidden_layers'],
-    'num_heads': heads,
+    **{ours: theirs[name] for name, ours in _NAMES.items()},
     'head_dim': None if size * heads == width else size,
     'num_kv_heads': theirs['num_key_value_heads'] or heads,
-    'mlp_dim': theirs['intermediate_size'],
-    'max_length': theirs['max_position_embeddings'],
     **_rotation(theirs, share=share),
-    'tied': tied,
-    'has_output': has_output(names, tied=tied),
-    'attention_dropout': theirs['attention_dropout'],
-    'init_std': theirs['initializer_range'],
+    'has_output': has_output(names, tied=theirs['tie_word_embeddings']),
   }
 
 
@@ -161,7 +157,6 @@ def _rotation(theirs: Mapping[str, Any], *, share: float) -> dict[str, Any]:
 
 
 def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
   theirs = {
@@ -203,26 +198,18 @@ def shared_fields(trunk: Llama) -> dict[str, Any]:
     scaling[_FIRST_LENGTH] = c.max_length if c.rotary_length is None else c.rotary_length
   return {
     'vocab_size': trunk.vocab_size,
-    'hidden_size': c.hidden_dim,
-    'num_hidden_layers': c.num_layers,
-    'num_attention_heads': c.num_heads,
+    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
     'num_key_value_heads': c.key_heads,
     'head_dim': c.head_size,
-    'intermediate_size': c.mlp_dim,
     'hidden_act': 'silu',
-    'max_position_embeddings': c.max_length,
     'rms_norm_eps': c.norm_epsilon,
     'rope_theta': c.rotary_base,
     'rope_scaling': None if c.rotary_scaling == 'none' else scaling,
-    'tie_word_embeddings': c.tied,
     'attention_bias': c.qkv_bias,
-    'attention_dropout': c.attention_dropout,
-    'initializer_range': c.init_std,
   }
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   block, out = 'model.layers.{layer}', attention(trunk)
   for part in ('gate', 'up', 'down'):

@@ -69,7 +69,6 @@ def tasks(trunk: Llama) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.llama.make`; raise ValueError for unsupported fields."""
   kind, depth = theirs['model_type'], fields.complete(FIELDS, theirs)['num_hidden_layers']
   _, variant, own = _FAMILIES[kind]
   read = {name: value for name, value in theirs.items() if name not in _SPECIAL or name in own}
@@ -117,7 +116,6 @@ def _window(kind: str, theirs: Mapping[str, Any], unrotated: Sequence[int]) -> i
 
 
 def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   check_heads(heads, HEADS, tasks(trunk))
   reasons = []
   for kind, (name, _, own) in _FAMILIES.items():
@@ -145,7 +143,6 @@ def _fields(trunk: Llama, kind: str, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   block, c, out = 'model.layers.{layer}', trunk.config, llama.entries(trunk, ())
   if c.norm_placement == 'output':

@@ -1,6 +1,5 @@
 """Tensors and config fields of GPT-BERT as published: its own class `Ltgbert`, for transformers' remote code."""
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -48,12 +47,10 @@ DERIVED: Mapping[str, Derived] = {'.position_indices': _holds_rows}
 
 
 def tasks(trunk: GptBert) -> dict[str, TaskHead]:
-  """Describe no task class."""
   return {}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.gpt_bert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   if not theirs['tie_word_embeddings']:
@@ -64,20 +61,18 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: GptBert, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for a head."""
   c = trunk.config
   check_heads(heads, HEADS, {})
   return {
     'model_type': 'ltgbert',
     'architectures': [f'LtgbertFor{"Causal" if c.causal else "Masked"}LM'],
     'vocab_size': trunk.vocab_size,
-    **{name: dataclasses.asdict(c)[ours] for name, ours in _NAMES.items()},
+    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
     'is_decoder': c.causal,
   }
 
 
 def entries(trunk: GptBert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head."""
   check_heads(heads, HEADS, {})
   c = trunk.config
   attention, mlp = 'transformer.attention_layers.{layer}', 'transformer.mlp_layers.{layer}.mlp'

@@ -25,7 +25,6 @@ UNUSED = bart.UNUSED
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bart.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   overrides = bart.shared_config(theirs) | {'norm_placement': 'pre'}
   if 'classification_head.dense.bias' in names:  # it reads the state at </s>, before the token of the language
@@ -34,7 +33,6 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   if trunk.config.norm_placement != 'pre':
     raise ValueError("mBART needs norm_placement='pre'; 'post' is BART's")
   return {'model_type': 'mbart', 'architectures': [f'MBart{bart.kind_of(heads)}'], **bart.shared_fields(trunk, heads)}

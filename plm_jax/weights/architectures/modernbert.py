@@ -1,6 +1,5 @@
 """Tensors and config fields of ModernBERT in Hugging Face's form, with the masked language modelling head."""
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -31,11 +30,7 @@ FIELDS: fields.Fields = {
   'embedding_dropout': fields.rate(0.0),
   'mlp_dropout': fields.rate(0.0),
   'local_attention': fields.whole(128, least=2),
-  'layer_types': fields.Field(
-    'null or a list of full_attention and sliding_attention',
-    lambda value: value is None or (isinstance(value, list) and all(kind in _KINDS for kind in value)),
-    None,
-  ),
+  'layer_types': fields.list_of(tuple(_KINDS)),
   'global_attn_every_n_layers': fields.layers(3),
   'rope_parameters': fields.block(dict.fromkeys(_KINDS, _ANGLES)),
   'rope_scaling': fields.fixed(None),
@@ -44,14 +39,12 @@ FIELDS: fields.Fields = {
   'classifier_pooling': fields.choice('cls', ('cls', 'mean')),
   'classifier_activation': fields.fixed('gelu', 'gelu_python'),
   'decoder_bias': fields.fixed(True),
-  **{name: fields.fixed(False) for name in ('norm_bias', 'attention_bias', 'mlp_bias', 'classifier_bias')},
-  **{
-    name: fields.inert()
-    for name in (
-      'initializer_cutoff_factor', 'cls_token_id', 'sep_token_id', 'classifier_dropout', 'deterministic_flash_attn',
-      'sparse_prediction', 'sparse_pred_ignore_index',
-    )
-  },
+  **dict.fromkeys(('norm_bias', 'attention_bias', 'mlp_bias', 'classifier_bias'), fields.fixed(False)),
+  **dict.fromkeys(
+    ('initializer_cutoff_factor', 'cls_token_id', 'sep_token_id', 'classifier_dropout', 'deterministic_flash_attn',
+     'sparse_prediction', 'sparse_pred_ignore_index'),
+    fields.inert(),
+  ),
 }  # fmt: skip
 DERIVED: Mapping[str, Derived] = {}
 _NAMES: Mapping[str, str] = {  # their fields, ours
@@ -72,7 +65,6 @@ def tasks(trunk: ModernBert) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.modernbert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   pooler = 'mean' if theirs['classifier_pooling'] == 'mean' else 'first'
@@ -119,7 +111,7 @@ def write_config(trunk: ModernBert, heads: Sequence[str]) -> dict[str, Any]:
     'model_type': 'modernbert',
     'architectures': [f'ModernBert{bert.kind_of(heads, {"mlm": "ForMaskedLM"})}'],
     'vocab_size': trunk.vocab_size,
-    **{name: dataclasses.asdict(c)[ours] for name, ours in _NAMES.items()},
+    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
     'hidden_activation': fields.their_activation(c.activation),
     'tie_word_embeddings': c.tied,
     'layer_types': _layer_types(c.num_layers, c.global_every),
@@ -132,7 +124,6 @@ def write_config(trunk: ModernBert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: ModernBert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   c = trunk.config
   tied = ('decoder.weight',) if c.tied else ()

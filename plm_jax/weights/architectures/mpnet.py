@@ -32,14 +32,12 @@ _NAMES = {
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   made = roberta.read_config({**theirs, 'model_type': 'roberta', 'type_vocab_size': 1}, names)
   return {**made, 'overrides': made['overrides'] | {'num_types': 0, 'relative_buckets': 32}}
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.relative_buckets != 32 or c.num_types or c.model_type:
     raise ValueError('MPNet needs relative_buckets=32 and num_types=0')
@@ -50,7 +48,6 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   own = [entry for entry in roberta.entries(trunk, heads) if entry.ours]  # no row of types
   bias = Entry('trunk/relative_bias/table', 'mpnet.encoder.relative_attention_bias.weight')
   return [*renamed(own, _NAMES), bias]

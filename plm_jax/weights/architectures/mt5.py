@@ -26,14 +26,12 @@ UNUSED = t5.UNUSED
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.t5.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   overrides = t5.shared_config(theirs, names, tied=False) | {'model_type': 'mt5'}
   return {'vocab_size': theirs['vocab_size'], 'variant': 'mt5-small', 'overrides': overrides}
 
 
 def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   if trunk.config.tied:
     raise ValueError('mT5 needs an untied output matrix and unscaled logits (tied=False)')
   return {'model_type': 'mt5', 'architectures': [f'MT5{t5.kind_of(trunk, heads)}'], **t5.shared_fields(trunk, heads)}

@@ -20,12 +20,10 @@ DERIVED: Mapping[str, Derived] = {**gpt.DERIVED, 'position_ids': counts_up}
 
 
 def tasks(trunk: Gpt) -> dict[str, TaskHead]:
-  """Describe their task class."""
   return {'ForSequenceClassification': score()}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.gpt.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   overrides = gpt.shared_config(theirs, activation=_ACTIVATIONS[theirs['afn']])
   overrides['tied'] = theirs['tie_word_embeddings']
@@ -34,7 +32,6 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.norm_placement != 'post' or c.mlp_dim != 4 * c.hidden_dim:
     raise ValueError("GPT needs norm_placement='post' and mlp_dim = 4 * hidden_dim")
@@ -53,7 +50,6 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_head.weight',) if trunk.config.tied else ()
   own = trunk.gives_logits and not trunk.config.tied

@@ -1,6 +1,5 @@
 """Tensors and config fields of OPT in Hugging Face's form."""
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -33,26 +32,23 @@ FIELDS: fields.Fields = {
   'enable_bias': fields.fixed(True),
   'layer_norm_elementwise_affine': fields.fixed(True),
 }
-# our fields whose value is that of one of theirs
-_SAME = {
-  'hidden_dim': 'hidden_size', 'num_layers': 'num_hidden_layers', 'num_heads': 'num_attention_heads',
-  'mlp_dim': 'ffn_dim', 'max_length': 'max_position_embeddings', 'dropout': 'dropout', 'init_std': 'init_std',
-  'attention_dropout': 'attention_dropout', 'tied': 'tie_word_embeddings',
+_NAMES: Mapping[str, str] = {  # their fields, ours
+  'hidden_size': 'hidden_dim', 'num_hidden_layers': 'num_layers', 'num_attention_heads': 'num_heads',
+  'ffn_dim': 'mlp_dim', 'max_position_embeddings': 'max_length', 'dropout': 'dropout', 'init_std': 'init_std',
+  'attention_dropout': 'attention_dropout', 'tie_word_embeddings': 'tied',
 }  # fmt: skip
 DERIVED: Mapping[str, Derived] = {}
 
 
 def tasks(trunk: Gpt) -> dict[str, TaskHead]:
-  """Describe their task classes."""
   return {'ForSequenceClassification': score(), 'ForQuestionAnswering': one_layer('span', 'qa_outputs')}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.gpt.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   width, narrow = theirs['hidden_size'], theirs['word_embed_proj_dim']
-  overrides = {name: theirs[field] for name, field in _SAME.items()} | {
+  overrides = {ours: theirs[name] for name, ours in _NAMES.items()} | {
     'norm_placement': 'pre' if theirs['do_layer_norm_before'] else 'post',
     'activation': fields.ACTIVATIONS[theirs['activation_function']],
     'embed_dim': None if narrow in (None, width) else narrow,
@@ -62,7 +58,6 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
   if (c.position_offset, c.norm_epsilon, c.window, c.local_window, c.head_size * c.num_heads) != (
@@ -72,12 +67,11 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
       'OPT needs position_offset=2, norm_epsilon=1e-5, no windows and head_dim = hidden_dim / num_heads, not '
       f'{c.position_offset}, {c.norm_epsilon}, {c.window}, {c.local_window} and {c.head_dim}'
     )
-  ours = dataclasses.asdict(c)
   return {
     'model_type': 'opt',
     'architectures': [f'OPT{llama.kind_of(trunk, heads)}'],
     'vocab_size': trunk.vocab_size,
-    **{field: ours[name] for name, field in _SAME.items()},
+    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
     'do_layer_norm_before': c.norm_placement == 'pre',
     'word_embed_proj_dim': trunk.hidden_dim,
     'activation_function': fields.their_activation(c.activation),
@@ -85,7 +79,6 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   c, ours, body = trunk.config, 'trunk/layers', 'model.decoder'
   block = f'{body}.layers.{{layer}}'

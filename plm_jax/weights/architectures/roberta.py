@@ -33,7 +33,6 @@ def tasks(trunk: Bert) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   bert.check_gelu(theirs, names, 'lm_head.')
   overrides = bert.shared_config(theirs) | {'tied': bert.is_tied(theirs, names, 'lm_head.')}
@@ -49,7 +48,6 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.position_offset != _OFFSET or c.embed_dim:
     raise ValueError('RoBERTa needs positions from 2 and one width')
@@ -70,7 +68,6 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   decoder = 'lm_head.decoder'
   out = bert.embeddings(trunk, 'roberta.embeddings', decoder)

@@ -53,6 +53,11 @@ FIELDS: fields.Fields = {
   'is_gated_act': fields.choice(None, (True, False)),
   **{name: fields.inert() for name in ('initializer_factor', 'classifier_dropout')},
 }
+_NAMES: Mapping[str, str] = {  # their fields, ours
+  'd_model': 'hidden_dim', 'd_kv': 'head_dim', 'd_ff': 'mlp_dim', 'num_layers': 'num_layers', 'num_heads': 'num_heads',
+  'relative_attention_num_buckets': 'num_buckets', 'relative_attention_max_distance': 'max_distance',
+  'dropout_rate': 'dropout', 'layer_norm_epsilon': 'norm_epsilon',
+}  # fmt: skip
 DERIVED: Mapping[str, Derived] = {}
 UNUSED = (r'EncDecAttention\.relative_attention_bias\.weight$',)  # in the first published files
 
@@ -69,7 +74,6 @@ def tasks(trunk: T5 | T5Encoder) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.t5.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   scaled = theirs['scale_decoder_outputs']
   # newer files specify whether logits are scaled, and have every output tied
@@ -95,7 +99,7 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
   for name, value in (('dense_act_fn', own), ('is_gated_act', gated)):
     if theirs[name] not in (None, value):
       raise ValueError(f'{name} is {theirs[name]!r}, but {value!r} by feed_forward_proj')
-  layers, dropout = theirs['num_layers'], theirs['dropout_rate']
+  layers = theirs['num_layers']
   alone = bool(names) and not any(name.startswith('decoder.') for name in names)
   buckets, distance = (theirs[f'relative_attention_{name}'] for name in ('num_buckets', 'max_distance'))
   parts = 4 if alone else 2  # an encoder has half of the buckets for each direction
@@ -107,28 +111,19 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
   if not alone and not theirs['is_encoder_decoder']:
     raise ValueError('is_encoder_decoder is False, but the file has a decoder')
   return {
-    'hidden_dim': theirs['d_model'],
-    'num_layers': layers,
+    **{ours: theirs[name] for name, ours in _NAMES.items()},
     'num_decoder_layers': None if alone else other_depth(theirs['num_decoder_layers'] or layers, layers),
-    'num_heads': theirs['num_heads'],
-    'head_dim': theirs['d_kv'],
-    'mlp_dim': theirs['d_ff'],
     'activation': activation,
     'gated': gated,
     'structure': 'encoder' if alone else 'encoder-decoder',
     'tied': tied,
     'has_output': tied or not alone or 'lm_head.weight' in names,
-    'num_buckets': theirs['relative_attention_num_buckets'],
-    'max_distance': theirs['relative_attention_max_distance'],
-    'norm_epsilon': theirs['layer_norm_epsilon'],
-    'dropout': dropout,
-    'attention_dropout': dropout,
+    'attention_dropout': theirs['dropout_rate'],
     **start,
   }
 
 
 def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   shared = shared_fields(trunk, heads)
   task = next(filter(is_task, heads), None)
   if trunk.config.model_type:
@@ -156,16 +151,8 @@ def shared_fields(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]
     raise ValueError(f'no feed_forward_proj has activation {c.activation!r}, gated={c.gated}')
   return {
     'vocab_size': trunk.vocab_size,
-    'd_model': c.hidden_dim,
-    'd_kv': c.head_dim,
-    'd_ff': c.mlp_dim,
-    'num_layers': c.num_layers,
+    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
     'num_decoder_layers': c.decoder_layers,
-    'num_heads': c.num_heads,
-    'relative_attention_num_buckets': c.num_buckets,
-    'relative_attention_max_distance': c.max_distance,
-    'dropout_rate': c.dropout,
-    'layer_norm_epsilon': c.norm_epsilon,
     'feed_forward_proj': forms[c.activation, c.gated],
     'tie_word_embeddings': c.tied,
     'is_encoder_decoder': c.structure != 'encoder',
@@ -176,7 +163,6 @@ def shared_fields(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]
 
 
 def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
-  """List the entries; raise ValueError for another structure or head."""
   _check(trunk, heads)
   tied: tuple[str, ...] = ('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight')
   out = [
@@ -208,13 +194,11 @@ def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
     out.append(Entry(f'trunk/{side}/relative_bias/table', bias))
     out.append(Entry(f'trunk/{side}/final_norm/scale', f'{side}.final_layer_norm.weight'))
   if {'ForSequenceClassification', 'ForTokenClassification'} & set(heads):
-    out = [_inside(entry) for entry in out]
+    out = [
+      entry._replace(theirs=f'{_INSIDE}{entry.theirs}', tied=tuple(f'{_INSIDE}{name}' for name in entry.tied))
+      for entry in out
+    ]
   return out + of_task(tasks(trunk), heads)
-
-
-def _inside(entry: Entry) -> Entry:
-  """Rename an entry of the trunk for a task class."""
-  return entry._replace(theirs=f'{_INSIDE}{entry.theirs}', tied=tuple(f'{_INSIDE}{name}' for name in entry.tied))
 
 
 def _check(trunk: T5 | T5Encoder, heads: Sequence[str]) -> None:

@@ -42,12 +42,15 @@ FIELDS: fields.Fields = {
   'summary_type': fields.fixed('last'),
   'summary_use_proj': fields.fixed(True),
   'summary_activation': fields.fixed('tanh'),
-  **{
-    name: fields.inert()
-    for name in ('use_mems_eval', 'use_mems_train', 'summary_last_dropout', 'start_n_top', 'end_n_top')
-  },
+  **dict.fromkeys(
+    ('use_mems_eval', 'use_mems_train', 'summary_last_dropout', 'start_n_top', 'end_n_top'), fields.inert()
+  ),
 }
 _WHOLE_ROW = 2**24  # reuse_length for whole sequences, their default
+_NAMES: Mapping[str, str] = {  # their fields, ours
+  'd_model': 'hidden_dim', 'n_layer': 'num_layers', 'n_head': 'num_heads', 'd_inner': 'mlp_dim',
+  'layer_norm_eps': 'norm_epsilon', 'dropout': 'dropout', 'initializer_range': 'init_std',
+}  # fmt: skip
 DERIVED: Mapping[str, Derived] = {}
 
 
@@ -61,20 +64,16 @@ def tasks(trunk: Xlnet) -> dict[str, TaskHead]:
     'ForQuestionAnsweringSimple': one_layer('span', 'qa_outputs'),
   }
   if trunk.config.norm_epsilon == 1e-12:  # the norm in that head has the same epsilon
-    tasks_by_class['ForQuestionAnswering'] = TaskHead('span', _conditional(), MappingProxyType({'end': 'conditional'}))
+    conditional = (  # the head `Conditional` of adapters/span.py
+      *linear('head/start', 'start_logits.dense'),
+      *linear('head/end_inner', 'end_logits.dense_0'),
+      *norm('head/end_norm', 'end_logits.LayerNorm'),
+      *linear('head/end', 'end_logits.dense_1'),
+      *linear('head/none_inner', 'answer_class.dense_0'),
+      *linear('head/none', 'answer_class.dense_1', bias=False),
+    )
+    tasks_by_class['ForQuestionAnswering'] = TaskHead('span', conditional, MappingProxyType({'end': 'conditional'}))
   return tasks_by_class
-
-
-def _conditional() -> tuple[Entry, ...]:
-  """List the entries of the head `Conditional` of adapters/span.py."""
-  return (
-    *linear('head/start', 'start_logits.dense'),
-    *linear('head/end_inner', 'end_logits.dense_0'),
-    *norm('head/end_norm', 'end_logits.LayerNorm'),
-    *linear('head/end', 'end_logits.dense_1'),
-    *linear('head/none_inner', 'answer_class.dense_0'),
-    *linear('head/none', 'answer_class.dense_1', bias=False),
-  )
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -84,20 +83,13 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   """
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'd_model', 'n_head')
-  width, heads = theirs['d_model'], theirs['n_head']
-  if (theirs['d_head'] or width // heads) != width // heads:
-    raise ValueError(f'd_head is {theirs["d_head"]}, but must be d_model / n_head, {width // heads}')
-  overrides = dict(
+  size = theirs['d_model'] // theirs['n_head']
+  if theirs['d_head'] not in (None, size):
+    raise ValueError(f'd_head is {theirs["d_head"]}, but must be d_model / n_head, {size}')
+  overrides = {ours: theirs[name] for name, ours in _NAMES.items()} | dict(
     tied=bert.is_tied(theirs, names, 'lm_loss.'),
-    hidden_dim=width,
-    num_layers=theirs['n_layer'],
-    num_heads=heads,
-    mlp_dim=theirs['d_inner'],
     activation=fields.ACTIVATIONS[theirs['ff_activation']],
-    norm_epsilon=theirs['layer_norm_eps'],
-    dropout=theirs['dropout'],
     attention_dropout=theirs['dropout'],  # one rate for both in theirs
-    init_std=theirs['initializer_range'],
   )
   if theirs['mem_len'] is not None:
     overrides |= {'memory_length': theirs['mem_len'], 'reuse_length': theirs['reuse_len'] or _WHOLE_ROW}
@@ -107,30 +99,22 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
   bert.check_output(trunk, heads, 'lm')
   reused = c.reuse_length if c.memory_length else None
-  kind = bert.kind_of(heads, {'lm': 'LMHeadModel'})
   return dict(
     model_type='xlnet',
-    architectures=[f'XLNet{kind}'],
+    architectures=[f'XLNet{bert.kind_of(heads, {"lm": "LMHeadModel"})}'],
     vocab_size=trunk.vocab_size,
-    d_model=c.hidden_dim,
-    n_layer=c.num_layers,
-    n_head=c.num_heads,
+    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
     d_head=c.hidden_dim // c.num_heads,
-    d_inner=c.mlp_dim,
     ff_activation=fields.their_activation(c.activation),
     tie_word_embeddings=c.tied,
     untie_r=True,
     attn_type='bi',
-    layer_norm_eps=c.norm_epsilon,
     mem_len=c.memory_length or None,
     reuse_len=None if reused == _WHOLE_ROW else reused,
-    dropout=c.dropout,
-    initializer_range=c.init_std,
     summary_type='last',
     summary_use_proj=True,
     summary_activation='tanh',
