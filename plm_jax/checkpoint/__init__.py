@@ -19,25 +19,7 @@ from plm_jax.checkpoint.saved_steps import (
 )
 
 __all__ = [
-  'INDEX',
-  'NAME',
-  'NOTHING',
-  'SET_ASIDE',
-  'CheckpointError',
-  'Checkpoints',
-  'Leaf',
-  'Params',
-  'Step',
-  'arrays',
-  'best_step',
-  'broken_leaves',
-  'check_there',
-  'for_orbax',
-  'in_memory',
-  'make_aside',
-  'open_params',
-  'restore',
-  'save_params',
-  'set_aside',
-  'step_named',
-]
+  'INDEX', 'NAME', 'NOTHING', 'SET_ASIDE', 'CheckpointError', 'Checkpoints', 'Leaf', 'Params', 'Step', 'arrays',
+  'best_step', 'broken_leaves', 'check_there', 'for_orbax', 'in_memory', 'make_aside', 'open_params', 'restore',
+  'save_params', 'set_aside', 'step_named',
+]  # fmt: skip

@@ -186,11 +186,7 @@ class Checkpoints:
     self._at, self._prepared = self._at - 1, False
 
   def wait(self) -> None:
-    """Wait until the last save and its record are on disk.
-
-    Raises:
-      CheckpointError: it could not be written.
-    """
+    """Wait for the last save; raise CheckpointError if it failed."""
     try:
       self._manager.wait_until_finished()
     except saved_steps.FAILURES as error:
@@ -246,7 +242,6 @@ class Checkpoints:
     saved_steps.write(self._unfinished(), self._saving)
 
   def _unfinished(self) -> Path:
-    """Return the folder of the step that is being saved."""
     assert self._saving is not None
     unnamed = _unnamed(self.folder, self._saving.step)
     return unnamed if files.exists(unnamed) else self.folder / str(self._saving.step)
@@ -324,11 +319,7 @@ def set_aside(folder: Path, at: int) -> list[int]:
 
 
 def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
-  """Read all leaves of a step into this host's memory, by path.
-
-  Raises:
-    CheckpointError: the step could not be read.
-  """
+  """Read path -> leaf of a step into memory; CheckpointError if unreadable."""
   item = saved_steps.item(folder, step)
   handler = ocp.PyTreeCheckpointHandler()
   try:
@@ -342,10 +333,7 @@ def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
 def broken_leaves(folder: Path, step: int) -> list[str]:
   """List the non-finite leaves of a step, except counters and schedule state.
 
-  The whole step is read into the memory of this host.
-
-  Raises:
-    CheckpointError: the step could not be read.
+  The whole step is read as by `arrays`.
   """
   leaves = arrays(folder, step)
   counted = [name for name in leaves if name.startswith(('params/', 'opt_state/rule/', f'{AVERAGES}/'))]

@@ -23,13 +23,7 @@ _THREADS = 4
 
 
 def of_files(paths: Mapping[str, Path], *, like: Mapping[str, str] | None = None) -> Digests:
-  """Compute name -> (bytes, digest) of files.
-
-  Digests are of the kinds of those in `like`.
-
-  Raises:
-    OSError: a file cannot be read.
-  """
+  """Compute name -> (bytes, digest) of files, of the kinds in `like`."""
   kinds = [(like or {}).get(name, '') for name in paths]
   with concurrent.futures.ThreadPoolExecutor(max_workers=_THREADS) as pool:  # hashing releases the interpreter lock
     computed = pool.map(lambda path, kind: checksums.digest(path, like=kind), paths.values(), kinds)
@@ -84,11 +78,7 @@ def deal(recorded: Mapping[str, tuple[int, str]], processes: int) -> list[list[s
 
 
 def changed(folder: Path, recorded: Mapping[str, tuple[int, str]], names: Iterable[str]) -> str | None:
-  """Find the first of the named files with another digest, or None.
-
-  Raises:
-    OSError: one of them cannot be read.
-  """
+  """Find the first of the named files with another digest, or None."""
   chosen = list(names)
   now = of_files({name: folder / name for name in chosen}, like={name: recorded[name][1] for name in chosen})
   return next((name for name in chosen if now[name][1] != recorded[name][1]), None)

@@ -73,8 +73,6 @@ def fit(
   The result has the shape, dtype and sharding of the initial one. Also return a description of the changes.
 
   Args:
-    value: the leaf of the source.
-    fresh: the initial one.
     before: rows of a table before its positions.
     width_key: the key of a config that sets the width of the leaf, if the source is a file of word vectors.
   """
@@ -114,18 +112,6 @@ def fit(
   raise ValueError(
     f'{path} has {len(fresh)} rows here, but {len(value)} in {entry.source}, one for each word of the vocabulary: {fix}'
   )
-
-
-def table_rows(
-  source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], entry: 'Entry', tokens: SameTokens | None
-) -> tuple[int, int]:
-  """Count the rows of the tables of both vocabularies.
-
-  Those of the token tables, which may be padded, or else the numbers of ids.
-  """
-  if tokens is None:
-    return 0, 0
-  return token_table_rows(source, fresh, entry) or (tokens.size, len(tokens.rows))
 
 
 def token_table_rows(
@@ -190,7 +176,6 @@ def without_spare(
   Also return a description. Other leaves do not change.
 
   Args:
-    value: the leaf of the source.
     shape: of the initial one.
     rows: of the source's token table.
     size: returns the number of ids of the source's vocabulary, if known.
@@ -211,7 +196,6 @@ def _longer_vocabulary(path: str, old: Sequence[int], new: Sequence[int]) -> int
 
 
 def _fix_for(path: str, old: Sequence[int], new: Sequence[int]) -> str:
-  """Describe how to make a leaf fit, for error messages."""
   if _is_head(path):  # of other classes, or of another task
     return "set from_='trunk', to='trunk' in this entry of init_from to take only the trunk; the head is then new"
   if len(old) == len(new) and tuple(old[1:]) == tuple(new[1:]):

@@ -13,20 +13,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from plm_jax.checkpoint.fit import (
-  TOKEN_TABLE,
-  SameTokens,
-  by_token,
-  fit,
-  is_stacked,
-  join,
-  subtract,
-  table_rows,
-  token_table_rows,
-  with_fresh,
-  without_padding,
-  without_spare,
-)
+from plm_jax.checkpoint import fit
+from plm_jax.checkpoint.fit import TOKEN_TABLE, SameTokens, is_stacked, join
 from plm_jax.checkpoint.params import Params, open_params
 from plm_jax.checkpoint.saved_steps import Step
 from plm_jax.core.errors import one_of, suggest
@@ -75,11 +63,7 @@ class Entry:
 
   @classmethod
   def read(cls, fields: Mapping[str, Any]) -> 'Entry':
-    """Build the entry from these fields.
-
-    Raises:
-      ValueError: an unknown or missing field, or contradictory ones.
-    """
+    """Build an entry; raise ValueError for unknown, missing or contradictory fields."""
     names = [field.name for field in dataclasses.fields(cls)]
     for name in fields:
       if name not in names:
@@ -199,9 +183,9 @@ class _Vocabulary(NamedTuple):
 
   Attributes:
     tokens: for 'same_tokens', else None.
-    tables: of `table_rows`.
+    tables: rows of both token tables, which may be padded, or else the numbers of ids; used with `tokens`.
     size: number of ids of the source for 'mean_rows', else None.
-    padded: of `token_table_rows`, if `size` is known.
+    padded: of `fit.token_table_rows`, if `size` is known.
   """
 
   tokens: SameTokens | None
@@ -238,12 +222,11 @@ def _vocabulary_of(
   same_tokens: Callable[[str], SameTokens] | None,
   vocab_size: Callable[[str], int | None],
 ) -> _Vocabulary:
-  """Look up the vocabulary of a source, as the entry needs it."""
   tokens = same_tokens(entry.source) if same_tokens is not None and 'same_tokens' in entry.resizes else None
-  tables = table_rows(source, fresh, entry, tokens)
+  rows = fit.token_table_rows(source, fresh, entry)
+  tables = (0, 0) if tokens is None else rows or (tokens.size, len(tokens.rows))
   size = vocab_size(entry.source) if 'mean_rows' in entry.resizes and tokens is None else None
-  padded = token_table_rows(source, fresh, entry) if size is not None else None
-  return _Vocabulary(tokens=tokens, tables=tables, size=size, padded=padded)
+  return _Vocabulary(tokens=tokens, tables=tables, size=size, padded=None if size is None else rows)
 
 
 def _take(
@@ -290,16 +273,17 @@ def _convert(
   """Convert a leaf as its entry requests; also describe the changes."""
   tokens = vocabulary.tokens
   if vocabulary.size is not None and vocabulary.padded is not None:
-    value = without_padding(path, value, fresh, vocabulary.size, vocabulary.padded)
-  value, cut = without_spare(path, value, fresh.shape, rows, vocab_size) if tokens is None else (value, '')
-  by_rows = value if tokens is None else by_token(path, value, fresh, tokens, vocabulary.tables)
+    value = fit.without_padding(path, value, fresh, vocabulary.size, vocabulary.padded)
+  value, cut = fit.without_spare(path, value, fresh.shape, rows, vocab_size) if tokens is None else (value, '')
+  by_rows = value if tokens is None else fit.by_token(path, value, fresh, tokens, vocabulary.tables)
   key = width_key(entry.source, path)
-  fitted, how = fit(path, by_rows, fresh, entry, before=_before(path, position_rows), width_key=key)
+  before = next((rows.start for name, rows in position_rows.items() if path.startswith(f'trunk/{name}/')), 0)
+  fitted, how = fit.fit(path, by_rows, fresh, entry, before=before, width_key=key)
   how = cut + how
   if by_rows is not value and tokens is not None:
     how += f', {np.count_nonzero(tokens.rows >= 0)} of {len(tokens.rows)} rows by their token, the others their mean'
   if entry.fresh_zeros:
-    fitted, zeros = with_fresh(fitted, fresh)
+    fitted, zeros = fit.with_fresh(fitted, fresh)
     how += f', {zeros} rows of zeros new'
   return fitted, how
 
@@ -309,8 +293,8 @@ def _take_rests(leaves: _Leaves, sums: Mapping[str, tuple[str, str]]) -> None:
   for path, (value, entry) in leaves.wholes.items():
     first, second = sums[path]
     if second not in leaves.restored:
-      fitted, how = fit(second, value, leaves.fresh[second], entry, before=0)
-      leaves.current[second] = subtract(fitted, leaves.current[first], leaves.fresh[second], rows=len(value))
+      fitted, how = fit.fit(second, value, leaves.fresh[second], entry, before=0)
+      leaves.current[second] = fit.subtract(fitted, leaves.current[first], leaves.fresh[second], rows=len(value))
       leaves.restored[second] = f'{entry.source}:{path}{how}, less {first}'
 
 
@@ -323,12 +307,6 @@ def _nothing_in_common(source: Mapping[str, np.ndarray], fresh: Mapping[str, Arr
 
 
 def _fits(source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], entry: Entry) -> bool:
-  """Return True if both parts have the same leaves and shapes."""
   inside = entry.to and f'{entry.to}/'
   here = {path: leaf.shape for path, leaf in fresh.items() if f'{path}/'.startswith(inside)}
   return here == {join(entry.to, name): value.shape for name, value in source.items()}
-
-
-def _before(path: str, position_rows: Mapping[str, range]) -> int:
-  """Count the rows of the table at `path` before its positions."""
-  return next((rows.start for name, rows in position_rows.items() if path.startswith(f'trunk/{name}/')), 0)

@@ -218,7 +218,6 @@ def _open_step(folder: Path, step: Step) -> Params:
 
 
 def _open_file(file: Path) -> Params:
-  """Open the parameters of one file; each is read on request."""
   if file.suffix != '.safetensors' and not files.is_file(_sha256_file(file)):
     raise CheckpointError(
       f'{file} is no file of saved parameters, such as {NAME}: name a run folder or one with saved parameters, or a '
@@ -245,7 +244,6 @@ def _open_file(file: Path) -> Params:
 
 
 def _open_index(folder: Path) -> Params:
-  """Open the parameters of several files; leaves are read on request."""
   try:
     index = checksums.read_json(folder / INDEX)
     layers, digests = index['leaves'], index['sha256']

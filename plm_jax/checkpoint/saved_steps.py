@@ -5,7 +5,6 @@ leaves, `digest.json`, and a step that differs from its record is never read.
 """
 
 import dataclasses
-import hashlib
 import json
 import logging
 import math
@@ -76,11 +75,7 @@ def item(folder: Path, step: int) -> epath.Path:
 
 
 def for_orbax(folder: Path) -> Path:
-  """Return the folder, if Orbax can read and write there.
-
-  Raises:
-    ConfigError: a URL of a store that Orbax does not support.
-  """
+  """Return the folder; raise ConfigError for a store that Orbax lacks."""
   object_store.check_holds_checkpoints(folder)
   return folder
 
@@ -94,15 +89,11 @@ def write(folder: Path, record: Record) -> None:
   # strict JSON has no NaN: strings such as 'nan' are read back as numbers
   sums = {name: [x if math.isfinite(x) else str(x) for x in pair] for name, pair in record.sums.items()}
   content = dataclasses.asdict(dataclasses.replace(record, files=sized)) | {'sums': sums}
-  files.write_text(folder / RECORD, json.dumps({'record': content, 'sha256': _sha256(content)}))
+  files.write_text(folder / RECORD, json.dumps({'record': content, 'sha256': checksums.digest_of_plain(content)}))
 
 
 def read(folder: Path) -> Record:
-  """Read the record and compare names and sizes of files.
-
-  Raises:
-    Damaged: no record, a damaged record, or a file that is missing or has another size.
-  """
+  """Read the record; raise Damaged without one or for other file sizes."""
   record, sizes = _written(folder)
   for name, (size, _) in record.files.items():
     if name not in sizes:
@@ -116,7 +107,7 @@ def _written(folder: Path) -> tuple[Record, Mapping[str, int]]:
   """Read the record and the files' sizes; raise Damaged without a record."""
   try:
     stored = files.read_json(folder / RECORD)
-    if stored['sha256'] != _sha256(stored['record']):
+    if stored['sha256'] != checksums.digest_of_plain(stored['record']):
       raise Damaged(f'{RECORD} does not match its own sha256')
     return _record(stored['record']), _sizes(folder)
   except object_store.StoreError:  # says nothing about the step
@@ -128,11 +119,7 @@ def _written(folder: Path) -> tuple[Record, Mapping[str, int]]:
 
 
 def check(folder: Path) -> Record:
-  """Compare every byte of the folder with its record, in this process.
-
-  Raises:
-    Damaged: as for `read`, or the content of a file changed.
-  """
+  """Compare every byte with the record; raise Damaged if one differs."""
   record = read(folder)
   if (name := _changed(folder, record, record.files)) is not None:
     raise Damaged(_describe_change(record, name))
@@ -142,10 +129,7 @@ def check(folder: Path) -> Record:
 def check_together(folder: Path) -> Record:
   """Do the work of `check` in every process together.
 
-  Each checks its share of the bytes. All processes call it and get the same result.
-
-  Raises:
-    Damaged: in every process, if one of them found damage.
+  Each checks its share of the bytes. All processes get the same result, or raise Damaged if one of them found damage.
   """
   if jax.process_count() == 1:
     return check(folder)
@@ -205,10 +189,7 @@ def records(folder: Path) -> tuple[dict[int, Record], dict[int, Damaged]]:
 
 
 def scores(whole: Mapping[int, Record]) -> tuple[dict[int, float], str]:
-  """Select the scores with the metric of the newest score.
-
-  Step -> score. Also return 'min' or 'max'.
-  """
+  """Return the newest metric's scores by step, and 'min' or 'max'."""
   scored = {step: record.score for step, record in whole.items() if record.score is not None}
   if not scored:
     return {}, 'min'
@@ -327,10 +308,6 @@ def _describe_damage(folder: Path, damaged: Mapping[int, Damaged], *, only: bool
 
 def _sizes(folder: Path) -> dict[str, int]:
   return {name: size for name, size in files.sizes_below(folder).items() if name not in UNCHECKED}
-
-
-def _sha256(content: Any) -> str:
-  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _record(content: Mapping[str, Any]) -> Record:

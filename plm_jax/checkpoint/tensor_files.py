@@ -18,21 +18,11 @@ import safetensors
 from plm_jax.core.errors import WeightsError as WeightsError
 from plm_jax.io import files
 
-DTYPES = {
-  'F64': np.dtype(np.float64),
-  'F32': np.dtype(np.float32),
-  'F16': np.dtype(np.float16),
-  'BF16': np.dtype(jnp.bfloat16),
-  'U64': np.dtype(np.uint64),
-  'U32': np.dtype(np.uint32),
-  'U16': np.dtype(np.uint16),
-  'I64': np.dtype(np.int64),
-  'I32': np.dtype(np.int32),
-  'I16': np.dtype(np.int16),
-  'I8': np.dtype(np.int8),
-  'U8': np.dtype(np.uint8),
-  'BOOL': np.dtype(np.bool_),
-}
+_KINDS = {
+  'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16, 'U64': np.uint64, 'U32': np.uint32,
+  'U16': np.uint16, 'I64': np.int64, 'I32': np.int32, 'I16': np.int16, 'I8': np.int8, 'U8': np.uint8, 'BOOL': np.bool_,
+}  # fmt: skip
+DTYPES = {name: np.dtype(kind) for name, kind in _KINDS.items()}
 _MOST_HEADER = 100_000_000  # limit of the library
 _MOST_AXES = 64  # limit of numpy
 

@@ -83,7 +83,7 @@ def publish(folder: Path, target: Path, *, mark: str, replaced: Iterable[str] = 
     mark: the name of a file of `folder`.
     replaced: names of files at the URL to remove, unless `folder` has them.
   """
-  names = [file.relative_to(folder).as_posix() for file in files.files_below(folder)]
+  names = list(files.sizes_below(folder))
   object_store.remove(target / mark)
   for name in names:
     if name != mark:
@@ -120,23 +120,16 @@ def fetched(where: Where, cache: Where) -> Path:
       raise FileNotFoundError(f'nothing found at {where}')
     for below in names:
       fetched_file(source / below, folder, f'{source.name}/{below}')
-    for gone in set(_relative(folder / source.name)) - set(names):
+    for gone in files.sizes_below(folder / source.name).keys() - set(names):
       files.remove(folder / source.name / gone)
     return folder / source.name
-
-
-def _relative(folder: Path) -> list[str]:
-  return [file.relative_to(folder).as_posix() for file in files.files_below(folder)]
 
 
 def fetched_file(source: Path, folder: Path, name: str) -> Path:
   """Copy one object to `folder / name`, unless the copy is current.
 
   An interrupted copy is resumed. A record of the copy is stored next to it. Two processes must not copy to one file at
-  a time.
-
-  Raises:
-    RunError: the downloaded bytes are not those of the store.
+  a time. It raises RunError as `fetched`.
   """
   target, record = folder / name, folder / f'{_ABOUT}.d' / f'{hashlib.sha256(name.encode()).hexdigest()[:24]}.json'
   about, version = object_store.about(source), object_store.version(source)

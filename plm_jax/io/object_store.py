@@ -34,10 +34,8 @@ log = logging.getLogger(__name__)
 Where = str | os.PathLike[str]
 CLIENTS = {'gs': 'gcsfs', 's3': 's3fs'}  # scheme -> package
 BEAT, LEASE = 10.0, 45.0  # seconds between two writes of a lock, and until an unchanged lock is free
-_SCHEME, _LOST = (
-  re.compile(r'([A-Za-z][A-Za-z0-9+]+)://'),
-  re.compile(r'(gs|s3|gcs|az|abfs|hf|https?|ftp|file):/(?=[^/])', re.I),
-)
+_SCHEME = re.compile(r'([A-Za-z][A-Za-z0-9+]+)://')
+_LOST = re.compile(r'(gs|s3|gcs|az|abfs|hf|https?|ftp|file):/(?=[^/])', re.I)
 _AT_ONCE = 8  # objects copied at the same time
 _is_installed = functools.cache(is_installed)
 
@@ -248,9 +246,7 @@ def listing(folder: Where, pattern: str) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
       return []
   key, here = f'{_key(folder)}/', path(folder)
-  inside = [
-    entry for entry in entries if entry['name'].startswith(key) and entry['name'] != key
-  ]  # without the folder itself
+  inside = [entry for entry in entries if entry['name'].startswith(key) and entry['name'] != key]  # not the folder
   kinds = {here / entry['name'].removeprefix(key).rstrip('/'): entry['type'] for entry in inside}
   matching = sorted(name for name in kinds if fnmatch.fnmatchcase(name.name, names))
   if not rest:
@@ -286,8 +282,6 @@ def move(source: Where, target: Where, *, marks: Iterable[str] = ()) -> None:
   If the process is killed, either the source or the target is complete and marked.
 
   Args:
-    source: an object or a folder.
-    target: its new URL.
     marks: names of the objects that mark a folder as complete: copied last, removed first.
   """
   source, target = path(source), path(target)
@@ -369,7 +363,6 @@ def _live_holder(where: Where) -> dict[str, Any] | None:
 
 
 def _has_ended_here(holder: dict[str, Any]) -> bool:
-  """Check whether the holder is an ended process of this machine."""
   if holder.get('host') != socket.gethostname() or not isinstance(holder.get('pid'), int):
     return False
   try:

@@ -165,7 +165,6 @@ def _tensorflow(path: Path, index: str, names: list[str]) -> str:
 
 
 def _folders(path: Path, names: list[str], *, typed: bool) -> str:
-  """Describe a folder that has no weights."""
   run = next((parent for parent in path.parents if 'model' in model_folders.config_of(parent)), None)
   if run is not None:
     return f'{path} is a part of the run {run}: name that folder'

@@ -102,7 +102,9 @@ class LocalStore:
     target = Path(file)
     # 1. Remove temporary files of killed processes: those that no process has locked.
     for old in target.parent.glob(f'{glob.escape(target.name)}.*.tmp'):
-      self._remove_unlocked(old)
+      with contextlib.suppress(OSError), self.open(old, 'rb') as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        old.unlink(missing_ok=True)
     temporary = target.with_name(f'{target.name}.{os.getpid()}.{next(_temporary_ids)}.tmp')
     with named(target), open(temporary, 'ab') as lock:
       fcntl.flock(lock, fcntl.LOCK_EX)
@@ -114,11 +116,6 @@ class LocalStore:
         temporary.replace(target)
       finally:
         temporary.unlink(missing_ok=True)
-
-  def _remove_unlocked(self, temporary: Path) -> None:
-    with contextlib.suppress(OSError), self.open(temporary, 'rb') as stream:
-      fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      temporary.unlink(missing_ok=True)
 
   def listing(self, folder: Where, pattern: str) -> list[Path]:
     return sorted(Path(folder).glob(pattern))

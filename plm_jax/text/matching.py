@@ -30,7 +30,6 @@ def rows_of(new: 'Vocab', old: 'Vocab') -> np.ndarray:
 
 
 def _keys(vocab: 'Vocab') -> list[Hashable]:
-  """Return the identity of each token."""
   special = set(vocab.special_ids)
   keys: list[Hashable] = []
   for token_id in range(vocab.size):

@@ -102,7 +102,8 @@ def _is_plain(spec: Spec) -> bool:
   # BPE removes a prefix unchecked
   bounded = not model.get('continuing_subword_prefix') or 'max_input_chars_per_word' in model
   parts = [part for key in ('normalizer', 'pre_tokenizer', 'decoder') for part in _parts(spec.get(key))]
-  growth = math.prod(max(1.0, _growth(part)) for part in parts)
+  contents = [part.get('content') for part in parts if part.get('type') == 'Replace']
+  growth = math.prod(max(1, len(content)) for content in contents if isinstance(content, str))  # of a text's length
   around = all(part.get('type') in AROUND for part in _parts(spec.get('post_processor')))
   return bounded and around and len(parts) <= PARTS and growth <= 64 and all(map(_is_harmless, parts))
 
@@ -118,11 +119,6 @@ def _parts(part: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
   for key in ('normalizers', 'pretokenizers', 'decoders', 'processors'):
     for inner in part.get(key) or ():
       yield from _parts(inner, depth + 1)
-
-
-def _growth(part: Mapping[str, Any]) -> float:
-  """Return the maximum factor by which a part lengthens a text."""
-  return len(part['content']) if part.get('type') == 'Replace' and isinstance(part.get('content'), str) else 1.0
 
 
 def _is_harmless(part: Mapping[str, Any]) -> bool:

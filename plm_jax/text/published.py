@@ -113,7 +113,6 @@ def _with_added(spec: dict[str, Any], folder: Path, settings: Spec) -> dict[str,
 
 
 def _with_special(spec: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
-  """Mark the tokens with a role as special."""
   ids, known = specs.token_ids(spec), specs.special_tokens(spec)
   named = {**specs.guess_roles(ids, decided=roles), **roles}
   missing = {token: {'special': True} for token in named.values() if token in ids and token not in known}

@@ -135,16 +135,6 @@ def _mbart50(model: Model, settings: Spec) -> Form:
 
 
 FAMILIES: dict[str, Callable[[Model, Spec], Form]] = {
-  't5': _t5,
-  'mt5': _t5,
-  'umt5': _t5,
-  'albert': _albert,
-  'xlnet': _xlnet,
-  'llama': _llama,
-  'codellama': _llama,
-  'debertav2': _deberta,
-  'xlmroberta': _xlm_roberta,
-  'camembert': _camembert,
-  'mbart': _mbart,
-  'mbart50': _mbart50,
-}
+  't5': _t5, 'mt5': _t5, 'umt5': _t5, 'albert': _albert, 'xlnet': _xlnet, 'llama': _llama, 'codellama': _llama,
+  'debertav2': _deberta, 'xlmroberta': _xlm_roberta, 'camembert': _camembert, 'mbart': _mbart, 'mbart50': _mbart50,
+}  # fmt: skip

@@ -92,7 +92,6 @@ def merged(vocab: Spec, merges: list[list[str]], *, prefix: bool = False) -> dic
 
 
 def _row_of_merges(family: str, vocab: Spec, settings: Spec) -> tuple[str, str] | None:
-  """Choose the form of inputs by family or special tokens."""
   if not family and ('[CLS]' in vocab or settings.get('cls_token') == '[CLS]'):
     family = 'deberta'
   elif not family and {'<s>', '</s>'} <= vocab.keys():

@@ -125,7 +125,6 @@ def template(vocab: Vocab) -> 'Template':
 
 
 def _train(documents: Iterable[str], **settings: Any) -> bytes:
-  """Train a model file with the reference library."""
   try:
     import sentencepiece
   except ModuleNotFoundError:

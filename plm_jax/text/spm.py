@@ -25,25 +25,19 @@ NEVER = 100.0  # subtracted from the score of a piece that must not be chosen
 _MESSAGES: dict[str, list[tuple[str, int, str, str]]] = {
   'SentencePiece': [('piece', 1, 'string', ''), ('score', 2, 'float', '0'), ('type', 3, 'int32', '1')],
   'TrainerSpec': [
-    ('model_type', 3, 'int32', '1'),
-    ('treat_whitespace_as_suffix', 24, 'bool', 'false'),
-    ('byte_fallback', 35, 'bool', 'false'),
-    ('unk_id', 40, 'int32', '0'),
-    ('bos_id', 41, 'int32', '1'),
-    ('eos_id', 42, 'int32', '2'),
-    ('pad_id', 43, 'int32', '-1'),
+    ('model_type', 3, 'int32', '1'), ('treat_whitespace_as_suffix', 24, 'bool', 'false'),
+    ('byte_fallback', 35, 'bool', 'false'), ('unk_id', 40, 'int32', '0'), ('bos_id', 41, 'int32', '1'),
+    ('eos_id', 42, 'int32', '2'), ('pad_id', 43, 'int32', '-1'),
   ],
   'NormalizerSpec': [
-    ('precompiled_charsmap', 2, 'bytes', ''),
-    ('add_dummy_prefix', 3, 'bool', 'true'),
+    ('precompiled_charsmap', 2, 'bytes', ''), ('add_dummy_prefix', 3, 'bool', 'true'),
     ('remove_extra_whitespaces', 4, 'bool', 'true'),
   ],
   'ModelProto': [
-    ('pieces', 1, 'SentencePiece', ''),
-    ('trainer_spec', 2, 'TrainerSpec', ''),
+    ('pieces', 1, 'SentencePiece', ''), ('trainer_spec', 2, 'TrainerSpec', ''),
     ('normalizer_spec', 3, 'NormalizerSpec', ''),
   ],
-}
+}  # fmt: skip
 
 
 class Piece(NamedTuple):
@@ -121,9 +115,7 @@ def with_controls(content: bytes, names: Sequence[str]) -> bytes:
 def spec(model: Model, *, first: Sequence[Spec] = ()) -> dict[str, Any]:
   """Build a `tokenizer.json` that gives the ids of a model.
 
-  Args:
-    model: with the pieces of the vocabulary, in the order of their ids.
-    first: normalisers that come before those of the model.
+  The normalisers `first` come before those of the model.
   """
   added = [_added(index, piece) for index, piece in enumerate(model.pieces) if piece.type in (CONTROL, UNKNOWN, UNUSED)]
   prepend = [{'type': 'Prepend', 'prepend': BLANK}] if model.prefix else []
@@ -217,7 +209,6 @@ def _unigram(model: Model) -> dict[str, Any]:
 
 
 def _bpe(model: Model) -> dict[str, Any]:
-  """Build all merges of pairs into pieces, by the pieces' scores."""
   ids = {piece.text: index for index, piece in enumerate(model.pieces) if piece.type == NORMAL}
   merges: list[list[str]] = []
   for text in sorted(ids, key=lambda text: (-model.pieces[ids[text]].score, ids[text])):

@@ -104,10 +104,7 @@ def load(
 def around(vocab: Vocab, *, separators: int, typed: bool) -> 'types.Template':
   """Build the usual form of inputs: cls A sep (B sep).
 
-  Args:
-    vocab: with both tokens.
-    separators: between two texts.
-    typed: whether the second text has type 1.
+  There are `separators` between two texts; with `typed` the second one has type 1.
   """
   from plm_jax.core.types import Template  # loads jax
 

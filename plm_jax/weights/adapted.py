@@ -22,23 +22,14 @@ TENSORS = 'adapter_model.safetensors'
 BEFORE = 'base_model.model.'  # prefix of every name
 # suffix of a class name in transformers -> PEFT's name of the task
 TASKS = {
-  'ForSequenceClassification': 'SEQ_CLS',
-  'ForTokenClassification': 'TOKEN_CLS',
-  'ForQuestionAnswering': 'QUESTION_ANS',
-  'ForCausalLM': 'CAUSAL_LM',
-  'LMHeadModel': 'CAUSAL_LM',
+  'ForSequenceClassification': 'SEQ_CLS', 'ForTokenClassification': 'TOKEN_CLS',
+  'ForQuestionAnswering': 'QUESTION_ANS', 'ForCausalLM': 'CAUSAL_LM', 'LMHeadModel': 'CAUSAL_LM',
   'ForConditionalGeneration': 'SEQ_2_SEQ_LM',
-}
+}  # fmt: skip
 log = logging.getLogger(__name__)
 _PROMPTS = (
-  'PREFIX_TUNING',
-  'PROMPT_TUNING',
-  'P_TUNING',
-  'MULTITASK_PROMPT_TUNING',
-  'ADAPTION_PROMPT',
-  'CPT',
-  'CARTRIDGE',
-)
+  'PREFIX_TUNING', 'PROMPT_TUNING', 'P_TUNING', 'MULTITASK_PROMPT_TUNING', 'ADAPTION_PROMPT', 'CPT', 'CARTRIDGE',
+)  # fmt: skip
 # fields that change the sum W + s B A, by their value without effect
 _OTHERS = (
   'use_dora', 'use_qalora', 'use_bdlora', 'alora_invocation_tokens', 'layer_replication', 'trainable_token_indices',
@@ -185,7 +176,6 @@ class Adapted(Release):
 
 
 def _check(folder: Path, about: Mapping[str, Any]) -> None:
-  """Raise WeightsError for an adapter other than plain LoRA."""
   kind = about.get('peft_type')
   if kind in _PROMPTS:
     raise WeightsError(
@@ -208,7 +198,6 @@ def _check(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def _merge(about: Mapping[str, Any], folder: Path) -> str:
-  """Return the command of PEFT that merges an adapter."""
   return (
     f"merge it: `{_loaded(about, folder)}.merge_and_unload().save_pretrained('NEW')`, and copy the tokenizer to NEW"
   )

@@ -40,10 +40,8 @@ log = logging.getLogger(__name__)
 OPTIONS, WEIGHTS, VOCAB = ('*options.json',), ('*.hdf5', '*.h5'), ('vocab*.txt',)  # names of the published files
 TEMPLATE = Template((('A', 0),), (('A', 0), ('B', 0)))  # the network adds the words that begin and end a sentence
 NO_WORD = '!!!MAXTERMID'  # the last line of a published vocabulary
-GATES, FORGET = (
-  (0, 2, 1, 3),
-  2,
-)  # indices of their gates in our order (input, forget, cell, output), and of their forget gate
+GATES = (0, 2, 1, 3)  # indices of their gates in our order: input, forget, cell, output
+FORGET = 2  # index of their forget gate
 CHARACTERS = chars.PADDING + 1  # rows of our table
 
 _CLIP = fields.number(above=0)
@@ -153,7 +151,6 @@ def _overrides(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shapes(c: Config) -> dict[str, tuple[int, ...]]:
-  """Compute the shape of every dataset of the file."""
   e, f, p, wide = c.char_dim, c.mlp_dim, c.projection_dim, sum(c.filters)
   datasets: dict[str, tuple[int, ...]] = {'char_embed': (CHARACTERS - 1, e)}
   for index, count in enumerate(c.filters):
@@ -193,7 +190,7 @@ def _leaves(trunk: Elmo, read: Callable[[str], np.ndarray]) -> dict[str, Leaf]:
   def read_layers(part: str, layer: int | None) -> np.ndarray:
     if layer is None:
       return np.stack([read_layers(part, index) for index in range(c.num_layers)])
-    return np.stack([_of_cell(functools.partial(_below, read, cell), part, c) for cell in _cells(layer)])
+    return np.stack([_of_cell(lambda name, cell=cell: read(f'{cell}/{name}'), part, c) for cell in _cells(layer)])
 
   leaves = {}
   for path, shape in shapes.shapes(trunk).items():
@@ -203,12 +200,7 @@ def _leaves(trunk: Elmo, read: Callable[[str], np.ndarray]) -> dict[str, Leaf]:
   return leaves
 
 
-def _below(read: Callable[[str], np.ndarray], group: str, name: str) -> np.ndarray:
-  return read(f'{group}/{name}')
-
-
 def _of_cell(read: Callable[[str], np.ndarray], part: str, c: Config) -> np.ndarray:
-  """Read one parameter of one direction of a layer."""
   if part == 'projection':
     return read('W_P_0')  # [f, p]
   if part == 'bias':

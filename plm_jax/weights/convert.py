@@ -152,11 +152,9 @@ def save_changed(
   """Write changed parameters of a folder as a converted checkpoint.
 
   Args:
-    target: created if missing; unchanged if writing fails.
     opened: the source of the parameters; its vocabulary is copied.
     block: of the model that they belong to now.
     template: special tokens around a text, if it differs from the vocabulary's.
-    shard: maximum bytes per file of tensors.
   """
   layers = {path: leaf.shape[0] if param_paths.is_stacked(path, leaf) else None for path, leaf in leaves.items()}
   about = {
@@ -199,13 +197,11 @@ def _save(
   shard: int,
   finish: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-  """Write a converted checkpoint.
+  """Write a converted checkpoint; an existing one is unchanged if this fails.
 
   Args:
-    target: created if missing; unchanged if writing fails.
     layers: leaf path -> number of layers of a stacked leaf, None for others.
     put_vocab: writes the vocabulary into a folder, which it creates.
-    shard: maximum bytes per file of tensors.
     finish: writes other files into the folder.
   """
   with release.making(target) as partial:
@@ -312,14 +308,7 @@ def export_own(
 
   This also works for models without a published form.
 
-  Args:
-    source: a run folder or a converted checkpoint.
-    target: created if missing; unchanged if the export fails.
-    step: which step of a run.
-    part: which trunk of a run that trains two, or which task of a multi-task run.
-    heads: to export with the trunk.
-    template: special tokens around a text for one task of several, which the vocabulary of the run may not specify.
-    shard: maximum bytes per file of tensors.
+  The arguments are those of `export`; `template` is for one task of several.
 
   Raises:
     ConfigError: the source has no such head.
@@ -335,7 +324,6 @@ def export_own(
 
 
 def _check_heads(source: Path, heads: Sequence[str], *, present: Collection[str]) -> None:
-  """Raise ConfigError if a folder lacks a requested head."""
   if missing := sorted(set(heads) - set(present)):
     choices = ', '.join(sorted(present)) or 'none'
     raise ConfigError(f'--heads: {source} has no head {", ".join(missing)}; choices are {choices}')
@@ -386,7 +374,6 @@ def _multiple(rows: int, source: Path) -> int | None:
 
 
 def _flags(model: Mapping[str, Any], *, spare: int | None) -> list[str]:
-  """Build the flags that set the converted model in a config."""
   overrides = model['overrides'] | ({} if spare is None else {'vocab_multiple': spare})
   flags = {'name': model['name'], 'variant': model['variant'], 'overrides': f"'{json.dumps(overrides)}'"}
   return [f'--config.model.{name}={value}' for name, value in flags.items()]

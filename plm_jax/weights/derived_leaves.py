@@ -17,11 +17,7 @@ SUMS: Mapping[str, tuple[str, str]] = {TOKENS: ('generator/token_embed/table', '
 
 
 def with_updates(saved: Params, name: str, fold: Callable[..., np.ndarray]) -> dict[str, Leaf]:
-  """Compute the leaves that the wrapper with parameters `name` changed.
-
-  Args:
-    fold: the wrapper's function, with its settings.
-  """
+  """Compute the leaves changed by the wrapper `fold` with parameters `name`."""
   updates: dict[str, dict[str, Leaf]] = {}
   for path in saved:
     if path.startswith(f'{name}/'):

@@ -24,18 +24,14 @@ def read(file: Path) -> tuple[tuple[str, ...], Letters]:
   Raises:
     ValueError: a quantised, damaged or incomplete file.
   """
-  try:
-    return _read(file)
-  except struct.error as error:
-    raise ValueError(f'{file} is cut short: fetch it again') from error
-
-
-def _read(file: Path) -> tuple[tuple[str, ...], Letters]:
   size = files.size(file)
   with files.open(file, 'rb') as stream:
 
     def take(form: str) -> tuple:
-      return struct.unpack(f'<{form}', stream.read(struct.calcsize(f'<{form}')))
+      try:
+        return struct.unpack(f'<{form}', stream.read(struct.calcsize(f'<{form}')))
+      except struct.error as error:
+        raise ValueError(f'{file} is cut short: fetch it again') from error
 
     _, version, width, *_, model, buckets, shortest, longest, _, _ = take('14id')
     entries, count, _, _, pruned = take('3i2q')

@@ -10,6 +10,7 @@ A used or fixed field that is missing in the file has the default of transformer
 attributes of transformers, or of an older version without effect on numbers, and are ignored.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -176,6 +177,12 @@ def complete(fields: Fields, config: Mapping[str, Any]) -> dict[str, Any]:
     if field.default is not INERT:
       out.setdefault(name, field.default)
   return out
+
+
+def named(config: Any, names: Mapping[str, str]) -> dict[str, Any]:
+  """Build fields from our config by `names`, their field -> ours."""
+  ours = dataclasses.asdict(config)
+  return {name: ours[own] for name, own in names.items()}
 
 
 def check_multiple(config: Mapping[str, Any], whole_size: str, parts: str) -> None:

@@ -82,8 +82,5 @@ def load(
 
 def placed(params: Params, *, device: jax.Device | jax.sharding.Sharding | None = None) -> PyTree:
   """Put all parameters on a device, one by one, as nested dicts."""
-  return nested({path: jax.device_put(_to_compute(array), device) for path, array in params.each()})
-
-
-def _to_compute(array: np.ndarray) -> np.ndarray:
-  return array if array.dtype == np.int8 else np.asarray(array, np.float32)
+  arrays = ((path, array, np.int8 if array.dtype == np.int8 else np.float32) for path, array in params.each())
+  return nested({path: jax.device_put(np.asarray(array, dtype), device) for path, array, dtype in arrays})

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plm_jax.checkpoint import Params, Step, tensor_files
-from plm_jax.checkpoint.tensor_files import Plan, WeightsError
+from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.trunk import longest_row
 from plm_jax.core.types import HEADS, Template
@@ -84,7 +84,7 @@ def export(
   tensors |= {f'{BEFORE}{name}': array for name, array in whole.items()}
   about = _about(modules, sorted(saved_whole), kind, opened.wrapper, base)
   with release.making(target) as partial:
-    tensor_files.write(partial / TENSORS, {name: _plan(array) for name, array in tensors.items()})
+    tensor_files.write(partial / TENSORS, {name: table.plan_of(array) for name, array in tensors.items()})
     typed, longest = getattr(chosen.module, 'TYPED', False), longest_row(trunk)
     release.copy_tokenizer(opened.vocab, partial, template=template, types=typed, longest=longest)
     files.write_json(partial / model_folders.PEFT, about)
@@ -161,7 +161,6 @@ def _pair(module: str, updates: Sequence[Update]) -> dict[str, np.ndarray]:
 def _about(
   modules: Mapping[str, Sequence[Update]], whole: Sequence[str], kind: str, wrapper: Mapping[str, Any], base: str
 ) -> dict[str, Any]:
-  """Build the content of adapter_config.json."""
   joined = {module: len(updates) for module, updates in modules.items()}
   usual = min(joined.values())
   unusual = {module: count for module, count in joined.items() if count != usual}
@@ -183,7 +182,3 @@ def _about(
     'use_dora': False,
     'init_lora_weights': True,
   }
-
-
-def _plan(array: np.ndarray) -> Plan:
-  return Plan(np.dtype(np.float32), array.shape, lambda: table.pieces(array))

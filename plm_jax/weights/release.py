@@ -96,7 +96,6 @@ class Release:
     return index
 
   def _single(self) -> str:
-    """Return the name of the only file of tensors."""
     if files.is_file(self.folder / self.FILE):
       return self.FILE
     raise WeightsError(other_forms.explain(self.folder) or f'{self.folder} has neither {SINGLE} nor {INDEX}: fetch one')

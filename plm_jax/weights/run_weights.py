@@ -194,14 +194,10 @@ class Weights:
   @property
   def wrapper(self) -> Mapping[str, Any]:
     """Return the adapter block if it wraps another task, else {}."""
-    return self._adapter if _wraps(self._adapter) else {}
+    return self._adapter if signatures.literal(f'adapters.{self._adapter.get("name")}', 'ADDS') else {}
 
   def _folded(self, *, grafted: bool) -> Params:
-    """Merge the updates of a wrapper into the saved parameters.
-
-    Raises:
-      WeightsError: no config of the wrapper, a multi-task run, or no expression by parameters while `grafted` is False.
-    """
+    """Merge a wrapper's updates; raise WeightsError if parameters cannot express them."""
     self._check_one_trunk()
     saved = self.as_saved
     adds = {signatures.literal(f'adapters.{name}', 'ADDS'): name for name in signatures.names('adapters')}
@@ -318,8 +314,3 @@ class Weights:
             'import again'
           )
     return trunk
-
-
-def _wraps(adapter: Mapping[str, Any]) -> bool:
-  """Check whether an adapter block names an adapter that wraps another task."""
-  return bool(signatures.literal(f'adapters.{adapter.get("name")}', 'ADDS'))

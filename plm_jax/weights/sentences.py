@@ -166,10 +166,8 @@ def write(folder: Path, *, recipe: Recipe, width: int, similarity: str) -> None:
   """
   contents: dict[str, tuple[str, dict[str, Any]]] = {'': ('Transformer', {})}
   flags = {field: mode in recipe.modes for field, mode in _MODES.items()}
-  contents['1_Pooling'] = (
-    'Pooling',
-    {'word_embedding_dimension': width, **flags, 'include_prompt': recipe.with_prompt},
-  )
+  pooling = {'word_embedding_dimension': width, **flags, 'include_prompt': recipe.with_prompt}
+  contents['1_Pooling'] = 'Pooling', pooling
   for layer in recipe.layers:
     if layer is None:
       contents[f'{len(contents)}_Normalize'] = 'Normalize', {}
@@ -180,7 +178,7 @@ def write(folder: Path, *, recipe: Recipe, width: int, similarity: str) -> None:
     contents[place] = 'Dense', {**sizes, 'activation_function': f'torch.nn.modules.activation.{name}'}
     files.make_folder(folder / place)
     arrays = {'linear.weight': layer.kernel.T, 'linear.bias': layer.bias}
-    tensor_files.write(folder / place / release.SINGLE, {key: _plan(array) for key, array in arrays.items()})
+    tensor_files.write(folder / place / release.SINGLE, {key: table.plan_of(array) for key, array in arrays.items()})
   for place, (_, config) in contents.items():
     if place:
       files.make_folder(folder / place)
@@ -194,7 +192,3 @@ def write(folder: Path, *, recipe: Recipe, width: int, similarity: str) -> None:
   about = {'similarity_fn_name': similarity, 'prompts': prompts, 'default_prompt_name': next(iter(prompts), None)}
   files.write_json(folder / _PROMPTS, about)
   files.write_json(folder / model_folders.MODULES, listed)
-
-
-def _plan(array: np.ndarray) -> tensor_files.Plan:
-  return tensor_files.Plan(np.dtype(np.float32), array.shape, lambda: table.pieces(array))

@@ -31,6 +31,7 @@ from typing import Any, Literal, NamedTuple
 import flax.linen as nn
 import numpy as np
 
+from plm_jax.checkpoint.tensor_files import Plan
 from plm_jax.config import build
 from plm_jax.io import files
 
@@ -279,6 +280,11 @@ def entries_of(architecture: Architecture, trunk: nn.Module, heads: Sequence[str
     optional |= {POOLER: False, POOLER.replace('kernel', 'bias'): False}
   entries = architecture.module.entries(trunk, heads)
   return [entry._replace(optional=optional.get(entry.ours, entry.optional)) for entry in entries]
+
+
+def plan_of(array: np.ndarray) -> Plan:
+  """Plan to write an array in memory as float32."""
+  return Plan(np.dtype(np.float32), array.shape, lambda: pieces(array))
 
 
 def pieces(view: np.ndarray) -> Iterator[np.ndarray]:

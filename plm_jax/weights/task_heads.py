@@ -121,10 +121,7 @@ def unlike(theirs: Block, ours: Block) -> str:
 def to_fields(adapter: Block, labels: Sequence[str], outputs: int) -> dict[str, Any]:
   """Build a head's fields of config.json: class names and the problem type.
 
-  Args:
-    adapter: the block of the adapter; empty if unknown.
-    labels: names of the classes, if they have any.
-    outputs: of the last layer.
+  The block `adapter` is empty if it is unknown; `outputs` is the width of the last layer.
   """
   if adapter and adapter['name'] not in NAMED:
     return {}

@@ -44,7 +44,7 @@ def opened(file: Path) -> Iterator[Bilm]:
 
 
 def _gates(array: np.ndarray) -> np.ndarray:
-  """Split gates, whose order is ours: [4 f, n] -> [n, 4, f]."""
+  """Split gates, in our order: [4 f, n] -> [n, 4, f]."""
   split = array.reshape(4, -1, *array.shape[1:])
   return np.moveaxis(split, -1, 0) if array.ndim == 2 else split
 
@@ -71,7 +71,6 @@ def _ulmfit(file: Path, state: Mapping[str, np.ndarray]) -> tuple[dict[str, Any]
 
 
 def _itos(folder: Path) -> list[str]:
-  """Read the list of words, a pickle of strings alone."""
   found = files.listing(folder, 'itos*.pkl')
   if len(found) != 1:
     raise WeightsError(f'{folder} needs one file itos_*.pkl, the words of the model: fetch it into this folder')
@@ -92,15 +91,10 @@ def _cove(file: Path, state: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], 
   table = np.pad(vectors.vectors[rows], ((len(roles), 0), (0, 0)))
   depth, width = sum(name.startswith('weight_hh') for name in state) // 2, state['weight_hh_l0'].shape[1]
   arrays = {'trunk/token_embed/table': table}
+  names = {'kernel': 'weight_ih', 'recurrent': 'weight_hh', 'bias': 'bias_ih', 'recurrent_bias': 'bias_hh'}
   for layer in range(depth):
-    both = {
-      'kernel': ('weight_ih', 1),
-      'recurrent': ('weight_hh', 0),
-      'bias': ('bias_ih', 0),
-      'recurrent_bias': ('bias_hh', 0),
-    }
-    for ours, (theirs, axis) in both.items():
+    for ours, theirs in names.items():
       pair = [_gates(state[f'{theirs}_l{layer}{end}']) for end in ('', '_reverse')]
-      arrays[f'trunk/lstm_{layer}/gates/{ours}'] = np.stack(pair, axis=axis)
+      arrays[f'trunk/lstm_{layer}/gates/{ours}'] = np.stack(pair, axis=int(ours == 'kernel'))
   sizes = {'word_dim': table.shape[1], 'hidden_dim': 2 * width, 'num_layers': depth}
   return {'name': 'cove', 'variant': 'cove', 'overrides': sizes}, vocab, arrays

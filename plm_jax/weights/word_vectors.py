@@ -16,7 +16,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import IO, Literal, NamedTuple
 
 import numpy as np
@@ -37,17 +36,13 @@ DIGITS = 18  # maximum of a number in the first line
 ENDINGS = ('.txt', '.vec', '.bin')  # also followed by .gz
 OTHERS = ('.kv', '.model', '.npy', '.wordvectors', '.magnitude')  # of files of vectors that are not read
 # first bytes of files of other programs -> what they are
-_OTHER_FORMS: Mapping[bytes, str] = MappingProxyType(
-  {
-    b'\x80': "a pickle (gensim's own format), which can execute code",
-    b'\x93NUMPY': 'an array of NumPy, without the words',
-    b'PK\x03\x04': 'an archive',
-    b'\x89HDF': 'HDF5',
-    b'SQLite': 'a database',
-  }
-)
-
-
+_OTHER_FORMS: Mapping[bytes, str] = {
+  b'\x80': "a pickle (gensim's own format), which can execute code",
+  b'\x93NUMPY': 'an array of NumPy, without the words',
+  b'PK\x03\x04': 'an archive',
+  b'\x89HDF': 'HDF5',
+  b'SQLite': 'a database',
+}
 _SIGNED = re.compile('[-+]?[0-9]+')
 _REPLACED = '\ufffd'  # replaces bytes that are not UTF-8
 
@@ -358,7 +353,6 @@ def _split(line: str, width: int) -> list[str]:
 
 
 def _numbers_of(word: str) -> int:
-  """Count the numbers in a word after its first piece."""
   return sum(_is_number(piece.strip(',')) for piece in re.split('[ \t]+', word)[1:])
 
 
@@ -393,7 +387,6 @@ def _is_number(text: str | bytes) -> bool:
 
 
 def _check_not_text(file: files.Where) -> None:
-  """Raise ValueError for text in a file to be read as binary."""
   with _opened(file) as stream:
     head = stream.readline(LONGEST).split()
     width = int(head[1]) if len(head) == 2 and head[1].isdigit() and len(head[1]) <= DIGITS else 0

@@ -78,10 +78,7 @@ def save_leaves(
   """Write a folder as `save`, reading one leaf at a time.
 
   Args:
-    path: the folder to write.
     leaves: by path ('trunk/...', '<head>/...').
-    architecture: as in `save`.
-    tokenizer: a folder whose tokenizer is copied.
     template: special tokens around a text, if that folder does not specify them.
     token_ids: fields of config.json such as pad_token_id, instead of the architecture's defaults.
     adapter: the block of the adapter that computes the head of a task, if it is known.
@@ -151,7 +148,7 @@ def plans(
     for layer in layers:
       for name in (entry.theirs if layer is None else entry.name(layer), *entry.spare):
         groups.setdefault(name, []).append((entry, layer))
-  empty = {name: Plan(np.dtype(np.float32), shape, _zeros(shape)) for name, shape in zeros.items()}
+  empty = {name: table.plan_of(np.zeros(shape, np.float32)) for name, shape in zeros.items()}
   return {name: _plan(group, leaves) for name, group in groups.items()} | empty
 
 
@@ -205,10 +202,6 @@ def _unpadded(path: str, leaf: Leaf, trunk: nn.Module) -> Leaf:
   if path not in (TOKENS, OUTPUT):
     return leaf
   return Leaf((trunk.vocab_size, *leaf.shape[1:]), lambda layer: leaf.read(layer)[: trunk.vocab_size])
-
-
-def _zeros(shape: tuple[int, ...]) -> Callable[[], Iterator[np.ndarray]]:
-  return lambda: iter([np.zeros(shape, np.float32)])
 
 
 def _plan(group: Sequence[tuple[Entry, int | None]], leaves: Mapping[str, Leaf]) -> Plan:
@@ -290,7 +283,6 @@ def published_form(
 
 
 def _other_forms(trunk: nn.Module) -> str:
-  """Describe other exports for a trunk without a published form."""
   own = '`plm-jax convert export RUN FOLDER --form=own` exports the trunk for this package'
   vectors = ', and `plm-jax vectors save --workdir=RUN --out=FILE` the word vectors for other libraries'
   return f': {own}{vectors if trunk.NAME == "static" else ""}'
@@ -313,7 +305,6 @@ def without_class(trunk: nn.Module, leaves: Mapping[str, Leaf], adapter: Mapping
 
 
 def _has_form(architecture: Architecture, trunk: nn.Module) -> bool:
-  """Check whether an architecture can express a trunk without heads."""
   try:
     architecture.module.write_config(trunk, ())
   except ValueError:

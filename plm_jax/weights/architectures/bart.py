@@ -109,7 +109,7 @@ def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
     )
   return {
     'vocab_size': trunk.vocab_size,
-    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
+    **fields.named(c, _NAMES),
     'decoder_layers': c.decoder_layers,
     'activation_function': activations[c.activation],
     'tie_word_embeddings': True,

@@ -122,7 +122,7 @@ def shared_fields(trunk: nn.Module, heads: Sequence[str], *, output: str = 'mlm'
     raise ValueError('this form needs num_tasks=0 and relative_buckets=0')
   return {
     'vocab_size': trunk.vocab_size,
-    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
+    **fields.named(c, _NAMES),
     'hidden_act': fields.their_activation(c.activation),
     'tie_word_embeddings': c.tied,
   }
@@ -169,11 +169,9 @@ def embeddings(trunk: Bert | Albert, theirs: str, decoder: str) -> list[Entry]:
 
 def layers(theirs: str) -> list[Entry]:
   """List the entries of the blocks."""
-  out = [
-    entry
-    for part in ('query', 'key', 'value')
-    for entry in linear(f'trunk/layers/{part}', f'{theirs}.attention.self.{part}')
-  ]
+  out: list[Entry] = []
+  for part in ('query', 'key', 'value'):
+    out += linear(f'trunk/layers/{part}', f'{theirs}.attention.self.{part}')
   out += linear('trunk/layers/out', f'{theirs}.attention.output.dense', inputs=2)
   out += norm('trunk/layers/attention_norm', f'{theirs}.attention.output.LayerNorm')
   out += linear('trunk/layers/mlp/up', f'{theirs}.intermediate.dense')

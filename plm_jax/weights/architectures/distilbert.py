@@ -65,7 +65,7 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
     'model_type': 'distilbert',
     'architectures': [f'DistilBert{bert.kind_of(heads, {"mlm": "ForMaskedLM"})}'],
     'vocab_size': trunk.vocab_size,
-    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
+    **fields.named(c, _NAMES),
     'sinusoidal_pos_embds': False,
     'activation': shared['hidden_act'],
     'pad_token_id': 0,

@@ -36,18 +36,13 @@ def tasks(trunk: Bert) -> dict[str, TaskHead]:
   return encoder_tasks() | {'ForSequenceClassification': rows, 'ForMultipleChoice': options}
 
 
-def _check_choice(theirs: Mapping[str, Any]) -> None:
-  """Raise ValueError if a multiple-choice class has another summary."""
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
+  theirs = fields.complete(FIELDS, theirs)
+  bert.check_gelu(theirs, names, _GENERATOR)
   choice = any(str(name).endswith('ForMultipleChoice') for name in theirs.get('architectures') or ())
   for name, value in _CHOICE.items() if choice else ():
     if theirs.get(name, value) != value:
       raise ValueError(f'{name} is {theirs[name]!r}, but multiple choice is only supported with {value!r}')
-
-
-def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  theirs = fields.complete(FIELDS, theirs)
-  bert.check_gelu(theirs, names, _GENERATOR)
-  _check_choice(theirs)
   width = theirs['embedding_size']
   overrides = bert.shared_config(theirs) | {'tied': bert.is_tied(theirs, names, 'generator_lm_head.')}
   overrides |= {

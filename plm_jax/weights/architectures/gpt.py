@@ -102,8 +102,7 @@ def shared_fields(trunk: Gpt) -> dict[str, Any]:
     raise ValueError(f'GPT and GPT-2 have no {", ".join(other)}')
   if c.num_heads * c.head_size != c.hidden_dim:
     raise ValueError(f'GPT and GPT-2 have head_dim = hidden_dim / num_heads, not head_dim={c.head_dim}')
-  same = {name: ours[own] for name, own in _NAMES.items()}
-  return {'vocab_size': trunk.vocab_size, **same, 'embd_pdrop': c.dropout}
+  return {'vocab_size': trunk.vocab_size, **fields.named(c, _NAMES), 'embd_pdrop': c.dropout}
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:

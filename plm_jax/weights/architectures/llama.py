@@ -198,7 +198,7 @@ def shared_fields(trunk: Llama) -> dict[str, Any]:
     scaling[_FIRST_LENGTH] = c.max_length if c.rotary_length is None else c.rotary_length
   return {
     'vocab_size': trunk.vocab_size,
-    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
+    **fields.named(c, _NAMES),
     'num_key_value_heads': c.key_heads,
     'head_dim': c.head_size,
     'hidden_act': 'silu',

@@ -67,7 +67,7 @@ def write_config(trunk: GptBert, heads: Sequence[str]) -> dict[str, Any]:
     'model_type': 'ltgbert',
     'architectures': [f'LtgbertFor{"Causal" if c.causal else "Masked"}LM'],
     'vocab_size': trunk.vocab_size,
-    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
+    **fields.named(c, _NAMES),
     'is_decoder': c.causal,
   }
 

@@ -111,7 +111,7 @@ def write_config(trunk: ModernBert, heads: Sequence[str]) -> dict[str, Any]:
     'model_type': 'modernbert',
     'architectures': [f'ModernBert{bert.kind_of(heads, {"mlm": "ForMaskedLM"})}'],
     'vocab_size': trunk.vocab_size,
-    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
+    **fields.named(c, _NAMES),
     'hidden_activation': fields.their_activation(c.activation),
     'tie_word_embeddings': c.tied,
     'layer_types': _layer_types(c.num_layers, c.global_every),
@@ -145,7 +145,6 @@ def entries(trunk: ModernBert, heads: Sequence[str]) -> list[Entry]:
 
 
 def _block(ours: str, theirs: str, width: int, inner: int) -> list[Entry]:
-  """List the entries of the first or the other blocks."""
   out = []
   for name, rows, parts in (('attn.Wqkv', width, ('query', 'key', 'value')), ('mlp.Wi', inner, ('mlp/gate', 'mlp/up'))):
     for i, part in enumerate(parts):

@@ -71,7 +71,7 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
     'model_type': 'opt',
     'architectures': [f'OPT{llama.kind_of(trunk, heads)}'],
     'vocab_size': trunk.vocab_size,
-    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
+    **fields.named(c, _NAMES),
     'do_layer_norm_before': c.norm_placement == 'pre',
     'word_embed_proj_dim': trunk.hidden_dim,
     'activation_function': fields.their_activation(c.activation),

@@ -151,7 +151,7 @@ def shared_fields(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]
     raise ValueError(f'no feed_forward_proj has activation {c.activation!r}, gated={c.gated}')
   return {
     'vocab_size': trunk.vocab_size,
-    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
+    **fields.named(c, _NAMES),
     'num_decoder_layers': c.decoder_layers,
     'feed_forward_proj': forms[c.activation, c.gated],
     'tie_word_embeddings': c.tied,

@@ -107,7 +107,7 @@ def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
     model_type='xlnet',
     architectures=[f'XLNet{bert.kind_of(heads, {"lm": "LMHeadModel"})}'],
     vocab_size=trunk.vocab_size,
-    **{name: getattr(c, ours) for name, ours in _NAMES.items()},
+    **fields.named(c, _NAMES),
     d_head=c.hidden_dim // c.num_heads,
     ff_activation=fields.their_activation(c.activation),
     tie_word_embeddings=c.tied,

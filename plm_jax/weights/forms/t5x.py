@@ -96,7 +96,6 @@ def _leaf(place: Path, shape: tuple[int, ...], layer: int | None) -> Leaf:
 
 
 def _config(source: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-  """Derive the fields of config.json from names and shapes."""
   try:
     (buckets, heads), (vocab_size, width) = shapes[_ALONE['encoder/relpos_bias/rel_embedding']], shapes['shared.weight']
     joined = shapes['encoder.block.0.layer.0.SelfAttention.q.weight'][0]
