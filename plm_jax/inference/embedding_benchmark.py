@@ -1,15 +1,15 @@
 """Models for the package mteb (Muennighoff et al. 2023): sentence vectors and their similarity."""
 
-import importlib.util
 import pathlib
-import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import mteb
 import numpy as np
 from mteb.models import ModelMeta
 
+from plm_jax.config.load import call
 from plm_jax.core.errors import ConfigError, suggest
 from plm_jax.inference import vectors
 from plm_jax.inference.model import Model
@@ -66,11 +66,10 @@ def run(model: Model, names: Sequence[str], *, include_path: str | None = None) 
 def _tasks_of(place: str) -> list[type[mteb.AbsTask]]:
   path, found = pathlib.Path(place), []
   for file in sorted(path.glob('*.py')) if path.is_dir() else [path]:
-    spec = importlib.util.spec_from_file_location(f'mteb_tasks_{file.stem}', file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    classes = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == spec.name]
-    found += [each for each in classes if issubclass(each, mteb.AbsTask) and hasattr(each, 'metadata')]
+    found += call(file, lambda module: [each for each in vars(module).values() if _is_task(each, module)])
   return found
+
+
+def _is_task(value: Any, module: ModuleType) -> bool:
+  own = isinstance(value, type) and value.__module__ == module.__name__
+  return own and issubclass(value, mteb.AbsTask) and 'metadata' in vars(value)
