@@ -46,7 +46,8 @@ def get_config(arg=''):
   c = common.run(arg, choices=('lambada', 'windows'), steps=100_000)
   c.vocab = dict(name='byte_bpe', path=common.vocab('gpt2'))
   c.model = dict(name='gpt', variant='gpt2')
-  last_word = 'lambada' in common.words(arg)
+  form = common.either(arg, ('lambada', 'windows'))
+  last_word = form == 'lambada'
   c.objective = dict(name='causal_lm', packing='stream', predict='last_word' if last_word else 'all', logit_rows=1)
   c.data = dict(name='stream', path=common.corpus('web'), layout='stream', length=1024, batch_size=8)
   if last_word:
@@ -54,7 +55,7 @@ def get_config(arg=''):
     c.eval = dict(lambada=dict(data=dict(path='tfds:lambada', split='test')))
   else:
     whole = dict(split='test', documents='file', end='')
-    if 'windows' in common.words(arg):
+    if form == 'windows':
       whole['stride'] = 512
     files = {name: dict(units=units, data=dict(whole, path=f'{FOLDERS}/{name}')) for name, units in FILES.items()}
     c.eval = dict(files, lm1b=dict(data=dict(path='tfds:lm1b', split='test')))

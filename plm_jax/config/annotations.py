@@ -31,7 +31,7 @@ SEQUENCES = ('tuple', 'list', 'Sequence', 'Collection', 'Iterable')
 MAPPINGS = ('dict', 'Mapping', 'MutableMapping')
 OTHERS = ('Any', 'Annotated', 'Callable', 'Final', 'Literal', 'Optional', 'Union')
 # Types of what a run gives to a `make` or a function; no config can write a value of these.
-GIVEN = ('Array', 'Execution', 'Module', 'Trunk', 'Vocab', 'ndarray')
+GIVEN = ('Array', 'Execution', 'Module', 'Sentences', 'Template', 'Trunk', 'Vocab', 'ndarray')
 KNOWN = (*SCALARS, *SEQUENCES, *MAPPINGS, *OTHERS, *GIVEN)
 ANY, PATTERN = 'any', 'pattern'  # notes that are no kinds: a number without a bound, a regular expression
 MOST = 2**31 - 1  # of int32

@@ -1,6 +1,5 @@
 """Models for the package mteb (Muennighoff et al. 2023): sentence vectors and their similarity."""
 
-import pathlib
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -13,6 +12,7 @@ from plm_jax.config.load import call
 from plm_jax.core.errors import ConfigError, suggest
 from plm_jax.inference import vectors
 from plm_jax.inference.model import Model
+from plm_jax.io import files
 from plm_jax.weights import sentences
 
 
@@ -64,8 +64,8 @@ def run(model: Model, names: Sequence[str], *, include_path: str | None = None) 
 
 
 def _tasks_of(place: str) -> list[type[mteb.AbsTask]]:
-  path, found = pathlib.Path(place), []
-  for file in sorted(path.glob('*.py')) if path.is_dir() else [path]:
+  path, found = files.path(place), []
+  for file in sorted(files.listing(path, '*.py')) if files.is_folder(path) else [path]:
     found += call(file, lambda module: [each for each in vars(module).values() if _is_task(each, module)])
   return found
 

@@ -64,7 +64,7 @@ GALLERY = (
   Show('deberta', 'DeBERTa: one n-gram per window; positions enter in the decoder', 'deberta',
        dict(name='emd_mlm', where=dict(name='ngram_windows')), 'deberta/base.py'),
   Show('gpt_bert', 'GPT-BERT: masked rows and rows from left to right, each token read before it', 'gpt_bert',
-       dict(name='gpt_bert', causal=0.5), 'gpt_bert/pretrain.py'),
+       dict(name='gpt_bert', causal=0.0625, where=dict(name='ngram', rate=0.15, max_words=3)), 'gpt_bert/pretrain.py'),
   Show('spanbert', 'SpanBERT: spans of geometric length, predicted from their boundary too', 'bert',
        dict(name='span_boundary'), 'spanbert/pretrain.py'),
   Show('nsp', 'BERT: does the second part follow the first?', 'bert',

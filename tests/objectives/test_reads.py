@@ -117,6 +117,7 @@ PROTOCOLS = (
   trunk.Remembers,
   trunk.Streams,
   trunk.Ends,
+  trunk.ComputesAt,
 )
 PROMISED = {name for one in PROTOCOLS for name in (*one.__annotations__, *vars(one))} - {'config'}
 OF_A_MODULE = {'clone', 'init', 'unbind'}  # of every module of flax

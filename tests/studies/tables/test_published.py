@@ -208,7 +208,7 @@ def test_perplexity_by_windows_is_that_of_a_loop_over_transformers(released, sha
     if (previous := end) == 512:
       break
   keys = {'data.path': str(shared_data('wikitext_2')), 'data.split': 'test[:512tokens]', 'data.documents': 'exact_file'}
-  keys |= {'data.length': 256, 'data.stride': 128, 'data.batch_size': 1, 'data.cache': str(tmp_path / 'cache')}
+  keys |= {'data.length': 256, 'data.stride': 128, 'data.batch_size': 4, 'data.cache': str(tmp_path / 'cache')}
   flags = [f'--config.eval.wikitext2.{key}={value}' for key, value in keys.items()]
   config = '--config=experiments/gpt/zero_shot.py:windows'
   flags += [config, '--evaluation=wikitext2', f'--weights={folder}', f'--workdir={tmp_path / "out"}']

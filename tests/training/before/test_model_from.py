@@ -193,7 +193,7 @@ MISTAKES = {
   'nowhere': ([], 'there is no such folder: name a run, a converted checkpoint'),
   'empty': ([], 'has no model: name a run, a converted checkpoint'),
   'strange': ([], r"model_type 'brt' in config\.json.*'bert'"),
-  'pickled': ([], 'only pytorch_model.bin.*save_pretrained'),
+  'pickled': ([], 'pytorch_model.bin is a pickle of PyTorch: `plm-jax convert import'),
   'torn': ([], 'config.json cannot be read'),
   'bare': ([], 'the folder has no tokenizer: name one with --config.vocab.path'),
   'fine': (['--config.optim.rat=1'], r'optim\.rat: did you mean optim\.rate'),
