@@ -45,6 +45,7 @@ class Pair(NamedTuple):
 def _open(folder: pathlib.Path, auto: str) -> Pair:
   torch = pytest.importorskip('torch')
   transformers = pytest.importorskip('transformers')
+  torch.set_num_threads(1)  # more threads wait for each other by spinning where other tests run
   theirs = getattr(transformers, auto).from_pretrained(folder, dtype=torch.float64).eval()
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
   return Pair(folder, plm_jax.load(folder), *weights.load(folder), theirs, tokenizer)

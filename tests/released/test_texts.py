@@ -37,7 +37,7 @@ WRITE = """
 import json, sys, plm_jax
 model = plm_jax.load(sys.argv[1])
 prompts, texts = json.loads(sys.argv[2])
-print(json.dumps([model.generate(prompts, max_new=20), model.score(texts)]))
+print(json.dumps([model.generate(prompts, max_new=12), model.score(texts)]))
 """
 
 
@@ -52,7 +52,7 @@ def test_smollm2_writes_and_scores_as_transformers(smollm2: Any) -> None:
   assert written[0].startswith(' Paris')
   read = smollm2.tokenizer(PROMPTS, return_tensors='pt', padding=True, padding_side='left')
   with torch.inference_mode():
-    rows = smollm2.theirs.generate(**read, max_new_tokens=20, do_sample=False)[:, read['input_ids'].shape[1] :]
+    rows = smollm2.theirs.generate(**read, max_new_tokens=12, do_sample=False)[:, read['input_ids'].shape[1] :]
   assert written == smollm2.tokenizer.batch_decode(rows, skip_special_tokens=True)
   for text, (log_probability, tokens) in zip(texts, scores, strict=True):
     ids = smollm2.tokenizer(text, return_tensors='pt')['input_ids']
