@@ -91,7 +91,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     '--minutes', default=MINUTES, type=command.COUNT, metavar='N',
     help=f'approximate minutes on two CPU cores; more than {MINUTES} pre-train longer (default {MINUTES})',
   )  # fmt: skip
-  add('--released', action='store_true', help='fine-tune a published BERT instead (3 minutes)')
+  add('--released', action='store_true', help='fine-tune a published BERT instead (1 to 2 minutes)')
   arguments = parser.parse_args(argv)
   if arguments.minutes < MINUTES:
     parser.error(f'--minutes={arguments.minutes}: expected {MINUTES} or more')
