@@ -44,7 +44,7 @@ def make(
     ValueError: the inner task is a wrapper or freezes its trunk.
   """
   channels = channels_of(trunk)
-  make_scales, read, update = (partial(function, channels) for function in (scales, rounded, advance))
+  make_scales, read, update = partial(scales, channels), partial(rounded, channels), partial(advance, channels)
   added = wrapped.Added(name=ADDS, make=make_scales, read=read, trained=(f'(?!{ADDS}/).*',), advance=update)
   return wrapped.make_task(inner, added, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
 

@@ -85,9 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     request = {'command': arguments.command, 'source': arguments.source, 'split': arguments.split, 'text': texts.field}
     if arguments.documents != DOCUMENTS[0]:  # folders of older versions do not record the default
       request['documents'] = arguments.documents
-    functions = {'more': more, 'tell': tell, 'stops': signals.asked}
+    request |= options
     with stage('corpus'):
-      report = passes.run(texts, arguments.out, make_judge, splits=splits, asked={**request, **options}, **functions)
+      report = passes.run(
+        texts, arguments.out, make_judge, splits=splits, asked=request, more=more, tell=tell, stops=signals.asked
+      )
   _show(report, arguments.out)
   return 0
 

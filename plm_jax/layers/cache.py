@@ -7,6 +7,7 @@ store more in it; recurrent models store 'states' and 'cells' [n, b, m, w] inste
 follows several texts of a row adds 'seen' bool[b, s, m]: the slots that belong to each of them.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -122,4 +123,4 @@ def within(mask: Mask, cache: Cache, positions: Array, window: int | None) -> Ma
   if window is None:
     return mask
   near = cache['positions'][:, None, :] > positions[:, :, None] - window  # [b, s, m]
-  return mask.replace(allowed=near if mask.allowed is None else mask.allowed & near)
+  return dataclasses.replace(mask, allowed=near if mask.allowed is None else mask.allowed & near)

@@ -174,7 +174,7 @@ class Bert(OneStack):
       jax.tree.map(lambda leaf, part=part: leaf[part], nn.unbox(self.layers.variables['params']))
       for part in (slice(-1), -1)
     )
-    blocks = {'config': self.config, 'execution': self.execution, 'parent': None}
+    blocks: dict[str, Any] = {'config': self.config, 'execution': self.execution, 'parent': None}
     if (depth := self.config.num_layers - 1) > 0:
       layers = stack(Block, num_layers=depth, execution=self.execution)(**blocks)
       x, _ = layers.apply({'params': first}, x, (Mask(segment_ids, segment_ids), bias), False)

@@ -21,7 +21,7 @@ _SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '.')
 class Words:
   """A `types.Vocab` of made-up names, with every special token."""
 
-  words: int  # number of ids, without those of `extra`
+  num_words: int  # number of ids, without those of `extra`
   extra: tuple[str, ...] = ()  # further names after them, as sentinels
   pad_id: int = 0
   unk_id: int | None = 1
@@ -34,7 +34,7 @@ class Words:
 
   @functools.cached_property
   def _names(self) -> tuple[str, ...]:
-    return (*_SPECIAL, *(f'w{index}' for index in range(len(_SPECIAL), self.words)), *self.extra)
+    return (*_SPECIAL, *(f'w{index}' for index in range(len(_SPECIAL), self.num_words)), *self.extra)
 
   @functools.cached_property
   def _ids(self) -> dict[str, int]:
@@ -47,7 +47,7 @@ class Words:
   @property
   def special_ids(self) -> tuple[int, ...]:
     """List the ids that are not words."""
-    return (*range(len(_SPECIAL) - 1), *range(self.words, self.size))
+    return (*range(len(_SPECIAL) - 1), *range(self.num_words, self.size))
 
   @property
   def starts_word(self) -> np.ndarray:
@@ -74,6 +74,9 @@ class Words:
   def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     """Encode a text, with the character offsets of each word."""
     return self.encode(text), [match.span() for match in re.finditer(r'\S+', text)]
+
+  def words(self, texts: Sequence[str]) -> list[list[int | None]]:
+    return [[*range(len(text.split()))] for text in texts]
 
   def unknown(self, text: str) -> list[tuple[int, str]]:
     return []

@@ -274,6 +274,7 @@ def _evaluator(
       f'eval.{bare}.data: some rows have no label (keep_unlabelled), so that nothing can be scored: ask for '
       'predictions with --predictions=FILE, or leave keep_unlabelled out'
     )
+  own = [source for name, source in sources.items() if name not in made.others]
   return Evaluator(
     made,
     sources,
@@ -283,8 +284,7 @@ def _evaluator(
     evaluation.steps_of(settings, made, names),
     layout,
     settings['best'] and settings['best'][0],
-    next((one.spec for name, one in sources.items() if name not in made.others), None)
-    or preflight.batch_spec(made, settings['data']),
+    own[0].spec if own else preflight.batch_spec(made, settings['data']),
   )
 
 

@@ -226,7 +226,10 @@ def make_source(
   """
   host, hosts = share
   spelt = reader is not None and 'characters' in dict(map(axes_of, reader.reads))
-  offered = {'second_vocab': second_vocab or (reader and reader.second_vocab), 'characters': spelt or None}
+  offered: dict[str, Any] = {
+    'second_vocab': second_vocab or (reader and reader.second_vocab),
+    'characters': spelt or None,
+  }
   offered['sequences'] = reader and reader.task.sentences
   with errors.stage(where), signals.raising():
     source = build.make('data', block, offered=offered, vocab=vocab, seed=seed, host=host, hosts=hosts)

@@ -190,7 +190,11 @@ def _leaves(trunk: Elmo, read: Callable[[str], np.ndarray]) -> dict[str, Leaf]:
   def read_layers(part: str, layer: int | None) -> np.ndarray:
     if layer is None:
       return np.stack([read_layers(part, index) for index in range(c.num_layers)])
-    return np.stack([_of_cell(lambda name, cell=cell: read(f'{cell}/{name}'), part, c) for cell in _cells(layer)])
+
+    def of(cell: str) -> np.ndarray:
+      return _of_cell(lambda name: read(f'{cell}/{name}'), part, c)
+
+    return np.stack([of(cell) for cell in _cells(layer)])
 
   leaves = {}
   for path, shape in shapes.shapes(trunk).items():

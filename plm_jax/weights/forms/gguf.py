@@ -83,7 +83,9 @@ def read(file: Path, folder: Path) -> Converted:
 
   leaves = {}
   for name in tensors.keys() - {_FACTORS}:
-    layer, kind, end = re.fullmatch(r'(?:blk\.(\d+)\.)?(.*?)(\.weight|\.bias|)', name).groups()
+    match = re.fullmatch(r'(?:blk\.(\d+)\.)?(.*?)(\.weight|\.bias|)', name)
+    assert match  # of any name
+    layer, kind, end = match.groups()
     theirs = f'{"" if layer is None else f"model.layers.{layer}."}{_NAMES.get(kind, kind)}{end}'
     leaves[theirs] = leaf(tensors[name], kind)
   files.write_json(folder / CONFIG, config)
