@@ -108,7 +108,7 @@ def test_what_has_no_published_form_is_not_written():
     bart_weights.entries(make_trunk(), ('rtd',))
   with pytest.raises(ValueError, match=r"norm_placement='post'; 'pre' is mBART"):
     bart_weights.write_config(make_trunk(norm_placement='pre'), ())
-  with pytest.raises(ValueError, match=r"norm_placement='post'.*BART"):
+  with pytest.raises(ValueError, match=r"norm_placement='pre'; 'post' is BART's"):
     mbart_weights.write_config(make_trunk(), ())
   with pytest.raises(ValueError, match=r'gelu_erf.*0.*1e-05'):
     bart_weights.write_config(make_trunk(position_offset=0), ())

@@ -198,7 +198,9 @@ def test_init_all_makes_what_a_call_pooling_and_logits_use(name):
   assert set(whole) - set(first) <= {'pooler'}
   for part in first:
     for ours, theirs in zip(jax.tree.leaves(whole[part]), jax.tree.leaves(first[part]), strict=True):
-      np.testing.assert_array_equal(ours, theirs, err_msg=part)
+      # XLA without optimisation, as in tests, rounds the truncated normal of GPT-BERT by the shape of its program;
+      # with optimisation all bits are equal
+      np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-7 if name == 'gpt_bert' else 0, err_msg=part)
 
 
 @pytest.mark.parametrize('file', [gpt, llama, t5])
@@ -215,7 +217,7 @@ OFFERS = {
   SharesTokens: set(signatures.names('models')) - {'elmo'},
   Attends: set(signatures.names('models')) - {'elmo'},
   Shares: {'bert'},
-  Decodes: {'awd_lstm', 'bart', 'glm', 'gpt', 'llama', 'palm', 't5'},
+  Decodes: {'awd_lstm', 'bart', 'glm', 'gpt', 'gpt_bert', 'llama', 'palm', 't5'},
   Refines: {'deberta'},
   Directions: {'cvt', 'elmo', 'lstm'},
   Remembers: {'xlnet'},

@@ -137,14 +137,13 @@ def test_the_average_starts_where_the_metric_of_best_no_longer_improves(
   run = part(
     settings={'best': ('valid/metric', way), 'eval': {'valid': {'units': None}}},
     options=part(predictions=None, gives_up=lambda *_: False),
-    evaluations={'valid': None},
-    scores={'valid': ()},
-    parts=part(task=None),
-    layout=None,
+    data=part(
+      evaluations={'valid': None}, scores={'valid': ()}, parts=part(of=lambda name: part(task=None)), layout=None
+    ),
     optimiser=tx,
     key=None,
     last_step=9,
-    eval_steps=None,
+    eval_steps={'valid': None},
     meter=off,
     watchdog=off,
     writer=part(write=lambda *_: None),

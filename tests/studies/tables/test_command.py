@@ -79,12 +79,12 @@ def test_runs_that_differ_in_nothing_that_is_counted_are_counted_once(mine, tmp_
   """Three rows: the rate changes no model, the length changes the operations. One process counts all of them."""
   asked = []
 
-  def ask(questions):
+  def ask(_, questions):
     lengths = [one['settings']['data']['length'] for one in questions]
     asked.append(lengths)
     return [{'parameters': 5, 'gflop_per_row': 0.25 * length} for length in lengths]
 
-  monkeypatch.setattr(counting, '_ask', ask)
+  monkeypatch.setattr(counting.child, 'answers', ask)
   assert tables.main([mine, '--cost', '--scale=small']) == 0
   (lengths,) = asked
   assert len(lengths) == 2 and 32 in lengths
@@ -97,7 +97,9 @@ def test_runs_that_differ_in_nothing_that_is_counted_are_counted_once(mine, tmp_
 
 
 def test_costs_are_shown_at_each_scale(mine, monkeypatch, capsys):
-  monkeypatch.setattr(counting, '_ask', lambda questions: [{'parameters': 5, 'gflop_per_row': 1.0} for _ in questions])
+  monkeypatch.setattr(
+    counting.child, 'answers', lambda _, asked: [{'parameters': 5, 'gflop_per_row': 1.0}] * len(asked)
+  )
   assert tables.main([mine, '--cost']) == 0
   out = capsys.readouterr().out
   assert all(f'A: cost, scale {scale}' in out for scale in file.SCALES)

@@ -52,7 +52,7 @@ def test_one_host_that_can_begin(
   assert doctor.main([f'--config={config}', f'--workdir={tmp_path / "run"}']) == 0
   assert list((tmp_path / 'run').iterdir()) == []
   said = capsys.readouterr().out
-  assert 'one process: the run can begin' in said
+  assert 'one process: the run can start' in said
   assert 'parameters, mesh data 4 x model 1, 2 rows per device' in said
 
 
@@ -113,7 +113,7 @@ def test_a_run_that_is_there_is_told(
   (workdir / 'checkpoints' / '4').mkdir(parents=True)
   (workdir / 'config.json').write_text(json.dumps(old))
   code, found = examined(config, workdir, capsys)
-  assert (code, found['resuming'][1][0]['text']) == (0, 'goes on from step 4')
+  assert (code, found['resuming'][1][0]['text']) == (0, 'resumes from step 4')
   (workdir / 'config.json').write_text(json.dumps({**old, 'seed': 5}))
   code, found = examined(config, workdir, capsys)
   assert code == 2
