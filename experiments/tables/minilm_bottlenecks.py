@@ -5,6 +5,7 @@ plm-jax tables experiments/tables/minilm_bottlenecks.py --scale=small --workdir=
 
 Rows beside adapters are those of the paper: all parameters, the topmost layers alone, norms alone. Small: as minilm.py;
 what trains beside a frozen trunk has 20 times its rate.
+Not run yet.
 """
 
 from experiments.tables.shared import claims, minilm

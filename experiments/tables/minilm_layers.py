@@ -5,6 +5,7 @@ plm-jax tables experiments/tables/minilm_layers.py --scale=small --workdir=runs/
 
 The trunk has six layers, so "the last four" leaves out two and the embeddings. Features go through two layers of a
 biLSTM, as in the paper. Small: as minilm.py, with a biLSTM of 128 at a rate of 3e-3.
+Not run yet.
 """
 
 from experiments.tables.shared import claims, minilm, tasks
