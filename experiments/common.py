@@ -179,6 +179,35 @@ def bert_adam(rate: float, *, warmup: float, **changes: Any) -> dict[str, Any]:
   return plain | dict(clip=1.0, b1=0.9, b2=0.999, eps=1e-6) | changes
 
 
+def llama_adam(rate: float, **changes: Any) -> dict[str, Any]:
+  """The optimiser of LLaMA (Touvron et al. 2023, §2.3), also of decoders that follow it or whose own is not published.
+
+  Args:
+    rate: at the end of the warmup.
+    **changes: other keywords of the optimiser, or other values for these.
+  """
+  plain = dict(name='adamw', rate=rate, schedule='cosine', warmup=2000, floor=0.1, decay=no_decay_on_norms(0.1))
+  return plain | dict(clip=1.0, b1=0.9, b2=0.95) | changes
+
+
+def read_c4(c: ConfigDict, name: str, *, length: int, batch: int) -> None:
+  """A decoder that reads C4 as one stream, in bfloat16 and with its parameters cut over all devices.
+
+  Args:
+    c: gets its vocabulary, objective, data, sharding, execution and evaluation.
+    name: of the vocabulary.
+    length: tokens of a row.
+    batch: tokens of a batch.
+  """
+  c.vocab = dict(name='byte_bpe', path=vocab(name))
+  c.objective = dict(name='causal_lm', packing='stream')
+  c.data = dict(name='stream', path='tfds:c4/en', layout='stream', length=length, batch_size=batch // length)
+  c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
+  c.execution = dict(dtype='bfloat16', remat='full')
+  c.eval = validation()
+  c.best = ('validation/loss', 'min')
+
+
 _SMALL_CVT = dict(word_dim=50, char_dim=16, filters=(0, 24, 24, 24), hidden_dim=128, mlp_dims=(128, 64))
 # Cross-view training by size: file of word vectors, changes of the trunk, width of heads, deviation of their kernels,
 # steps, tokens of a row

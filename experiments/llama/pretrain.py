@@ -34,25 +34,10 @@ def get_config(arg=''):
   size = common.chosen(arg, tuple(SIZES))
   rate, tokens, length = SIZES[size]
   c = common.run(arg, choices=tuple(SIZES), steps=tokens // BATCH)
-  c.vocab = dict(name='byte_bpe', path=common.vocab('llama'))
+  common.read_c4(c, 'llama', length=length, batch=BATCH)
   c.model = dict(name='llama', variant=size)
-  c.objective = dict(name='causal_lm', packing='stream')
-  c.data = dict(name='stream', path='tfds:c4/en', layout='stream', length=length, batch_size=BATCH // length)
-  c.optim = dict(
-    name='adamw',
-    rate=rate,
-    schedule='cosine',
-    warmup=2000,
-    floor=0.1,
-    decay=common.no_decay_on_norms(0.1),
-    clip=1.0,
-    b1=0.9,
-    b2=0.95,
-    eps=1e-5 if size.startswith('llama2') else 1e-8,  # of the first model not published
-  )
+  eps = 1e-5 if size.startswith('llama2') else 1e-8  # of the first model not published
+  c.optim = common.llama_adam(rate, eps=eps)
   model = 4 if size == 'llama-33b' else 8  # its 52 heads are not cut into 8
   c.sharding = dict(mesh=dict(data=-1, model=model), rules='fsdp_tensor_sequence')
-  c.execution = dict(dtype='bfloat16', remat='full')
-  c.eval = common.validation()
-  c.best = ('validation/loss', 'min')
   return common.quick(c, arg)

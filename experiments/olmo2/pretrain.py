@@ -29,23 +29,8 @@ def get_config(arg=''):
   size = common.chosen(arg, tuple(SIZES))
   rate, tokens = SIZES[size]
   c = common.run(arg, choices=tuple(SIZES), steps=tokens // BATCH)
-  c.vocab = dict(name='byte_bpe', path=common.vocab('olmo2'))
+  common.read_c4(c, 'olmo2', length=LENGTH, batch=BATCH)
   c.model = dict(name='llama', variant=size, overrides=STRUCTURE)
-  c.objective = dict(name='causal_lm', packing='stream', z_loss=1e-5)
-  c.data = dict(name='stream', path='tfds:c4/en', layout='stream', length=LENGTH, batch_size=BATCH // LENGTH)
-  c.optim = dict(
-    name='adamw',
-    rate=rate,
-    schedule='cosine',
-    warmup=2000,
-    floor=0.1,
-    decay=common.no_decay_on_norms(0.1),
-    clip=1.0,
-    b1=0.9,
-    b2=0.95,
-  )
-  c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
-  c.execution = dict(dtype='bfloat16', remat='full')
-  c.eval = common.validation()
-  c.best = ('validation/loss', 'min')
+  c.objective.update(z_loss=1e-5)
+  c.optim = common.llama_adam(rate)
   return common.quick(c, arg)

@@ -35,25 +35,9 @@ def get_config(arg=''):
   size = common.chosen(arg, tuple(SIZES))
   rate, batch = SIZES[size]
   c = common.run(arg, choices=tuple(SIZES), steps=TOKENS // batch)
-  c.vocab = dict(name='byte_bpe', path=common.vocab('opt'))
+  common.read_c4(c, 'opt', length=LENGTH, batch=batch)
   narrow = dict(norm_placement='post', embed_dim=512) if size == 'opt-350m' else {}
   c.model = dict(name='gpt', variant=size, overrides=STRUCTURE | narrow)
-  c.objective = dict(name='causal_lm', packing='stream')
-  c.data = dict(name='stream', path='tfds:c4/en', layout='stream', length=LENGTH, batch_size=batch // LENGTH)
-  c.optim = dict(
-    name='adamw',
-    rate=rate,
-    schedule='linear',
-    warmup=2000 if size == 'opt-175b' else WARMUP // batch,
-    floor=0.1,
-    until=FALLS // batch,
-    decay=common.no_decay_on_norms(0.1),
-    clip=1.0,
-    b1=0.9,
-    b2=0.95,
-  )
-  c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
-  c.execution = dict(dtype='bfloat16', remat='full')
-  c.eval = common.validation()
-  c.best = ('validation/loss', 'min')
+  warmup = 2000 if size == 'opt-175b' else WARMUP // batch
+  c.optim = common.llama_adam(rate, schedule='linear', warmup=warmup, until=FALLS // batch)
   return common.quick(c, arg)
