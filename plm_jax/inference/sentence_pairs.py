@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from rich.table import Table
 
 from plm_jax.checkpoint import Step, saved_steps
@@ -100,7 +101,7 @@ def evaluate(
     devices: of the computation, stored next to it.
 
   Raises:
-    ConfigError: sets or a folder that cannot be read, before anything is computed.
+    ConfigError: sets or a folder that cannot be read.
   """
   if predictions:
     predicted.check_output(predictions.file, predictions.format, made=results.root if results else None)
@@ -110,16 +111,16 @@ def evaluate(
   is_run, steps = files.is_folder(checkpoints), [step]
   if is_run:
     steps = [*sorted(saved_steps.records(checkpoints)[0])] if every else [saved_steps.choose(checkpoints, step)]
-  models = [model.load(folder, step=one, part=part) for one in steps]
   pairs = {name: read(block, where=f'eval.{name}.data') for name, block in sets.items()}
   lines = []
-  for number, one in zip(steps, models, strict=True):
+  for number in steps:
+    opened = model.load(folder, step=number, part=part)
     line: dict[str, Any] = {'step': number} if is_run else {'weights': str(folder)}
     for name, given in pairs.items():
       signals.check()
-      values = one.similarity(given.first, given.second, pairs=True)
-      rows = [{'row_id': row, 'value': value} for row, value in enumerate(values.tolist())]  # type: ignore[union-attr]
-      if len(set(values.tolist())) < 2:  # type: ignore[union-attr]
+      values = np.asarray(opened.similarity(given.first, given.second, pairs=True)).tolist()
+      rows = [{'row_id': row, 'value': value} for row, value in enumerate(values)]
+      if len(set(values)) < 2:
         log.warning(f'eval.{name}: all similarities are equal, so no correlation is defined; it is reported as 0')
       line |= {f'{name}/{metric}': value for metric, value in score(given, rows).items()}
       if predictions:

@@ -50,8 +50,8 @@ def _gates(array: np.ndarray) -> np.ndarray:
 
 
 def _ulmfit(file: Path, state: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], words.Vocab, dict[str, np.ndarray]]:
-  short = {re.sub(r'^0\.|\.module', '', name): array for name, array in state.items() if not name.endswith('_raw')}
-  short |= {re.sub(r'^0\.|\.module|_raw$', '', name): array for name, array in state.items() if name.endswith('_raw')}
+  ordered = sorted(state, key=lambda name: name.endswith('_raw'))  # the weights before dropout replace those after it
+  short = {re.sub(r'^0\.|\.module|_raw$', '', name): state[name] for name in ordered}
   table, depth = short['encoder.weight'], sum(name.endswith('weight_ih_l0') for name in short)
   if not np.array_equal(short.get('1.decoder.weight', table), table):
     raise ValueError('its output differs from its token table')
