@@ -21,7 +21,7 @@ from plm_jax.studies.tables import file, runs
 Rows = Sequence[Mapping[str, Any]]
 
 
-def rows_of(path: str, split: str, fields: Sequence[str], label: str) -> Rows:
+def rows_of(path: str, split: str, label: str) -> Rows:
   """Read the labelled rows of a split."""
   records = sources.open_source(path, split=split)
   rows = [records[index] for index in range(len(records))]
@@ -79,7 +79,7 @@ def main() -> None:
       continue
     tested = settings['eval'][metric.partition('/')[0]]['data']['split']
     of = (data['fields'], data['label'])
-    train, test = (rows_of(data['path'], split, *of) for split in (data['split'], tested))
+    train, test = (rows_of(data['path'], split, data['label']) for split in (data['split'], tested))
     if data['kind'] == 'words':
       found, labels = tags(train, test, *of)
     else:

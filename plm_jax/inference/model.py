@@ -161,7 +161,7 @@ class Model:
     cosine. Distances are negated: the nearest texts have the largest value.
 
     Example:
-      model.similarity('A man eats.', 'Someone eats.')     # 0.81
+      model.similarity('A man eats.', 'Someone eats.')     # 0.82
       model.similarity(['a', 'b'], ['c', 'd', 'e']).shape  # (2, 3)
 
     Args:

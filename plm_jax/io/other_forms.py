@@ -16,6 +16,7 @@ _FETCH = "download the same model in Hugging Face's format (config.json, model.s
 _IMPORT = '`plm-jax convert import {} NEW`, then use NEW'
 _OLD = "In Python with 'transformers<5' and {}"
 _KINDS = "a run, a converted checkpoint, or a model in Hugging Face's format (config.json, model.safetensors)"
+FASTTEXT = (793_712_314).to_bytes(4, 'little')  # the first bytes of fastText's own .bin
 _LSTM = r'(fwd|bwd)_.*\.h5|lstm_.*\.pth|wmtlstm.*\.pth'  # files of ULMFiT and CoVe
 _PICKLES = r'(?!training_args|optimizer|scheduler|rng_state|consolidated|mp_rank).*\.(bin|pth?)'
 # names of weights -> the file of `weights/forms/` that reads them, and what they are
@@ -106,7 +107,7 @@ def _file(path: Path) -> str:
     return f'{path} is {kind}: {_IMPORT.format(path)}'
   if re.search(r'\.(zip|tar|tgz|tar\.\w+|7z)$', path.name):
     return f'{path} is an archive: unpack it and name the folder that it holds'
-  is_fasttext = path.suffix == '.bin' and files.read_array(path, 'u1', count=4).tobytes() == b'\xba\x16O/'
+  is_fasttext = path.suffix == '.bin' and files.read_array(path, 'u1', count=4).tobytes() == FASTTEXT
   if is_fasttext or re.search(
     r'\.(vec|kv|npy)(\.gz)?$|^(?!spiece|tokenizer|spm|sentencepiece).*\.model$|^glove.*\.txt', path.name
   ):

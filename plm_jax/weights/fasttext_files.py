@@ -13,8 +13,8 @@ import numpy as np
 
 from plm_jax.core.subwords import Letters
 from plm_jax.io import files
+from plm_jax.io.other_forms import FASTTEXT
 
-MAGIC = (793_712_314).to_bytes(4, 'little')
 _SUPERVISED, _PIECE = 3, 2**20
 
 
@@ -72,7 +72,7 @@ def write(file: Path, words: tuple[str, ...], letters: Letters) -> None:
   with files.replacing(file) as temporary, files.open(temporary, 'wb') as stream:
     # sizes, window, epochs, least count, negatives, word n-grams, loss and model (negatives, skip-gram), letters, rates
     settings = (width, 5, 5, 1, 5, 1, 2, 2, buckets, letters.shortest, letters.longest, 100, 1e-4)
-    stream.write(MAGIC + struct.pack('<13id', 12, *settings))
+    stream.write(FASTTEXT + struct.pack('<13id', 12, *settings))
     stream.write(struct.pack('<3i2q', count, count, 0, int(letters.counts.sum()), -1))
     for word, number in zip(words, letters.counts, strict=True):
       stream.write(word.encode() + struct.pack('<bqb', 0, number, 0))

@@ -23,7 +23,7 @@ import numpy as np
 from plm_jax.core.errors import one_of
 from plm_jax.core.subwords import Letters
 from plm_jax.core.types import Vocab
-from plm_jax.io import files
+from plm_jax.io import files, other_forms
 from plm_jax.weights import fasttext_files
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ def for_vocab(file: files.Where, vocab: Vocab) -> Table:
 
 def _is_fasttext(file: files.Where) -> bool:
   with _opened(file) as stream:
-    found = stream.read(4) == fasttext_files.MAGIC
+    found = stream.read(4) == other_forms.FASTTEXT
   if found and str(file).endswith('.gz'):
     raise ValueError(f"{file} is fastText's own format, compressed: unpack it with `gunzip {file}`")
   return found
