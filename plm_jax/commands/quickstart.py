@@ -112,14 +112,15 @@ def _fine_tune_released(workdir: Path, began: float) -> int:
   if code := train.main([*words, *(f'--config.{key}={value}' for key, value in changes.items())]):
     return code
   found = files.read_json(RunFolder(target).result)['metrics']['test/accuracy']
-  tiny, measured = TINY, workdir / CLASSIFY / 'table.json'
+  tiny, measured, origin = TINY, workdir / CLASSIFY / 'table.json', ', recorded in experiments/quickstart/classify.py'
   if files.is_file(measured):
+    origin = ''
     first = files.read_json(measured)['rows'][0]
     tiny = {start: sum(first[start]) / len(first[start]) for start in TINY}
   print(f"""
 Which of 8 packages a docstring is from, learned from {SIZES[0]} labels per class, on test:
-  {tiny['scratch']:6.0%}  the tiny BERT from scratch
-  {tiny['pretrained']:6.0%}  the tiny BERT, pre-trained for minutes on docstrings (`plm-jax quickstart`)
+  {tiny['scratch']:6.0%}  the tiny BERT from scratch{origin}
+  {tiny['pretrained']:6.0%}  the tiny BERT, pre-trained for minutes on docstrings (`plm-jax quickstart`){origin}
   {found:6.0%}  all-MiniLM-L6-v2, pre-trained on a billion pairs of sentences
 It took {(time.monotonic() - began) / 60:.1f} minutes.""")
   return 0
