@@ -10,7 +10,7 @@ from plm_jax.core.types import PyTree
 
 BOX = GetAttrKey('value')  # key of a box with the axis names of a parameter
 SCALE = '_scale'  # suffix of the leaf with the scales of a leaf in 8 bits
-PLACE = '_place'  # suffix of the leaf with the index of each id, for a table with only some of its rows
+ROWS = '_rows'  # suffix of the leaf with the ids of the rows, for a table with only some of them
 
 
 def path_name(path: Sequence[Any]) -> str:

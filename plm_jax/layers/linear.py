@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.core import sharding
-from plm_jax.core.param_paths import PLACE, SCALE
+from plm_jax.core.param_paths import ROWS, SCALE
 from plm_jax.core.types import Array
 
 Initializer = Callable[..., Array]
@@ -107,7 +107,7 @@ class Embed(nn.Module):
   dtype: str = 'float32'  # of the result; the table stays float32
 
   def setup(self) -> None:
-    if _companion(self, 'table', PLACE) is not None:
+    if _companion(self, 'table', ROWS) is not None:
       self.table: Array = self.get_variable('params', 'table')
       return
     # 50,257 ids and multiple=128: 50,304 rows
@@ -117,22 +117,22 @@ class Embed(nn.Module):
     )
 
   def __call__(self, ids: Array) -> Array:
-    if (index := _companion(self, 'table', PLACE)) is not None:
-      ids = jnp.take(index, ids, axis=0, mode='clip')
+    ids = self.index(ids)
     # [...] -> [..., d]
     vectors = jnp.take(self.table, ids, axis=0, mode='clip').astype(self.dtype)
     if (scale := _scale(self, 'table')) is not None:
       vectors = vectors * jnp.take(scale, ids, axis=0, mode='clip').astype(self.dtype)
     return vectors
 
-  def rows(self) -> tuple[Array, Array | None]:
-    """Return the rows that exist, and the row index of each id.
+  def index(self, ids: Array) -> Array:
+    """Return the index in `rows` of each id that has a row."""
+    rows = _companion(self, 'table', ROWS)
+    return ids if rows is None else jnp.searchsorted(rows, ids).astype(jnp.int32)
 
-    Returns:
-      f32[n, d], and int[v]; None instead if the table holds all ids in order.
-    """
+  def rows(self) -> Array:
+    """Return the rows that the step provides, f32[n, d]."""
     table, scale = self.table.astype(jnp.float32), _scale(self, 'table')
-    return table if scale is None else table * scale, _companion(self, 'table', PLACE)
+    return table if scale is None else table * scale
 
   def attend(self, x: Array) -> Array:
     """Compute the products of `x` with every row: f32[..., v].
@@ -142,7 +142,7 @@ class Embed(nn.Module):
     Raises:
       ValueError: the step has only some of the rows (optim/rows.py).
     """
-    if _companion(self, 'table', PLACE) is not None:
+    if _companion(self, 'table', ROWS) is not None:
       raise ValueError('logits need all rows of this table: leave it out of `Task.rows`')
     # [..., d] x [v, d] -> [..., v], accumulated in float32
     logits = jnp.einsum(

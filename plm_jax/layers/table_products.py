@@ -18,17 +18,14 @@ BLOCK = 256  # pairs per block
 IN_BOUNDS = 'promise_in_bounds'  # `_block` clips indices
 
 
-Rows = tuple[Array, Array | None]
-
-
-def products(vectors: Array, rows: Rows, readers: Array, ids: Array, number: Array) -> Array:
+def products(vectors: Array, table: Array, readers: Array, ids: Array, number: Array) -> Array:
   """Multiply vectors with rows of a table, for n pairs per row.
 
   Args:
     vectors: f32[b, l, d].
-    rows: a table f32[r, d], and int[v], the row of each id in it; None if it holds all ids in order.
+    table: f32[r, d].
     readers: int[b, n], the index in the sequence of the vector of each pair.
-    ids: int[b, n, k], whose table rows are multiplied with it.
+    ids: int[b, n, k], the rows of the table that are multiplied with it.
     number: int[], how many of the n pairs are read. Others have any finite product, and their gradient is taken as
       zero.
 
@@ -40,15 +37,15 @@ def products(vectors: Array, rows: Rows, readers: Array, ids: Array, number: Arr
   size = min(max(1, BLOCK // b), n)
   readers, ids = (jnp.pad(x, ((0, 0), (0, -n % size)) + ((0, 0),) * (x.ndim - 2)) for x in (readers, ids))
   blocks = (jnp.minimum(number, n) + size - 1) // size
-  return _products(size, vectors.astype(jnp.float32), rows, readers, ids, blocks)[:, :n]
+  return _products(size, vectors.astype(jnp.float32), table, readers, ids, blocks)[:, :n]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _products(size: int, vectors: Array, rows: Rows, readers: Array, ids: Array, blocks: Array) -> Array:
+def _products(size: int, vectors: Array, table: Array, readers: Array, ids: Array, blocks: Array) -> Array:
   """Compute the first `blocks` blocks of `size` pairs of each row."""
 
   def add_block(block_index: Array, out: Array) -> Array:
-    own, read = _block(size, block_index, vectors, rows, readers, ids)[:2]
+    own, read = _block(size, block_index, vectors, table, readers, ids)[:2]
     # one axis of pairs, since XLA's product over two takes three times as long on a CPU
     block = jnp.einsum('nkd,nd->nk', read, own).reshape(len(vectors), size, -1)
     return jax.lax.dynamic_update_slice_in_dim(out, block, block_index * size, axis=1)
@@ -62,51 +59,51 @@ def _products_forward(size: int, *arguments: Any) -> tuple[Array, Any]:
 
 def _products_backward(size: int, saved: Any, gradient: Array) -> tuple[Any, ...]:
   """Add up gradients of vectors and table, block by block."""
-  vectors, (table, index), readers, ids, blocks = saved
+  vectors, table, readers, ids, blocks = saved
 
   # 1. gradients on one device, block by block
-  def run(batch: tuple[Array, ...], whole: tuple[Rows, Array]) -> tuple[Array, Array]:
+  def run(batch: tuple[Array, ...], whole: tuple[Array, Array]) -> tuple[Array, Array]:
     vectors, readers, ids, gradient = batch
-    rows, blocks = whole
+    table, blocks = whole
     b, length, d = vectors.shape
 
     def add_block(block_index: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
       of_table, of_vectors = sums
-      own, read, readers_at, rows_at = _block(size, block_index, vectors, rows, readers, ids)
+      own, read, readers_at, rows_at = _block(size, block_index, vectors, table, readers, ids)
       # d product / d row = vector, d product / d vector = row
       slope = _cut(size, block_index, gradient).reshape(rows_at.shape)  # [b, s, k] -> [b s, k]
       of_table = of_table.at[rows_at].add(slope[..., None] * own[:, None], mode=IN_BOUNDS)
       return of_table, of_vectors.at[readers_at].add(jnp.einsum('nk,nkd->nd', slope, read), mode=IN_BOUNDS)
 
     # [r, d] of the table and [b l, d] of the vectors
-    zeros = jnp.zeros(rows[0].shape, jnp.float32), jnp.zeros((b * length, d), jnp.float32)
+    zeros = jnp.zeros(table.shape, jnp.float32), jnp.zeros((b * length, d), jnp.float32)
     of_table, of_vectors = jax.lax.fori_loop(0, blocks, add_block, zeros)
     return of_table, of_vectors.reshape(vectors.shape)
 
   # 2. the gradient of the table is summed over devices
   rows = (vectors, readers, ids, gradient)
-  of_table, of_vectors = sum_over_devices(run, rows, ((table, index), blocks), parts=1)
-  return of_vectors, (of_table, None), None, None, None
+  of_table, of_vectors = sum_over_devices(run, rows, (table, blocks), parts=1)
+  return of_vectors, of_table, None, None, None
 
 
 _products.defvjp(_products_forward, _products_backward)
 
 
 def _block(
-  size: int, block_index: Array, vectors: Array, rows: Rows, readers: Array, ids: Array
+  size: int, block_index: Array, vectors: Array, table: Array, readers: Array, ids: Array
 ) -> tuple[Array, Array, Array, Array]:
   """Read a block of s pairs of each row.
 
   Returns:
     Vectors f32[b s, d], table rows f32[b s, k, d], and the indices of both.
   """
-  (b, length, d), (table, index) = vectors.shape, rows
+  b, length, d = vectors.shape
   # 1. readers as indices into [b l]
   readers_at = jnp.clip(_cut(size, block_index, readers), 0, length - 1) + length * jnp.arange(b)[:, None]
   readers_at = readers_at.reshape(-1)
   # 2. ids as rows of the table, [b s, k]
   block_ids = _cut(size, block_index, ids).reshape(b * size, -1)
-  rows_at = jnp.clip(block_ids if index is None else jnp.take(index, block_ids, mode='clip'), 0, len(table) - 1)
+  rows_at = jnp.clip(block_ids, 0, len(table) - 1)
   # 3. their vectors
   vectors = vectors.reshape(b * length, d)
   return vectors.at[readers_at].get(mode=IN_BOUNDS), table.at[rows_at].get(mode=IN_BOUNDS), readers_at, rows_at

@@ -225,7 +225,7 @@ class GptBert(OneStack):
     c = self.config
     rows = jnp.asarray(c.rows)[jnp.clip(difference, 1 - c.max_distance, c.max_distance - 1) + c.max_distance - 1]
     results = jnp.zeros((2 * c.num_layers + 1, *x.shape), x.dtype).at[0].set(x)
-    return (x, results, jnp.asarray(0)), (rows, self.position_norm(self.relative_embed.rows()[0]), self.depth())
+    return (x, results, jnp.asarray(0)), (rows, self.position_norm(self.relative_embed.rows()), self.depth())
 
   def init_output(self) -> None:
     """Initialise the head in `__call__`."""

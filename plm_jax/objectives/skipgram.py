@@ -87,7 +87,7 @@ class Model(nn.Module):
     else:
       vectors = bags(vectors, pairs, whole_gradient=self.whole_gradient)
       readers = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    return products(vectors, self.output.rows(), readers, words, number.max())
+    return products(vectors, self.output.rows(), readers, self.output.index(words), number.max())
 
 
 class SkipgramSettings(NamedTuple):

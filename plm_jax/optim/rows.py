@@ -3,31 +3,27 @@
 The gradient of a whole table of word vectors, its update and their norms cost time proportional to the table, however
 few words are in a batch. With `Task.rows` the step works on a small table of the rows in use:
 
-  # table 5 rows, ids 3 1 3   rows  1 3 5   place  . 0 . 1 .      row 5 does not exist and pads to a fixed number
+  # table 5 rows, ids 3 1 3   rows  1 3 5      row 5 does not exist and pads to a fixed number
 
-`take` cuts these rows from parameters and from the state of their update rule. `with_places` gives the model the index
-of each row in the small table (`layers.linear.Embed`). `put` writes the rows back.
+`take` cuts these rows from parameters and from the state of their update rule. `with_rows` gives the model their ids,
+in which it finds the index of an id in the small table (`layers.linear.Embed`). `put` writes the rows back. No array
+has a position for each row of the table, so a step takes the same time whatever the vocabulary.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from plm_jax.core.param_paths import PLACE, flat, group_name, nested, path_name
+from plm_jax.core.param_paths import ROWS, flat, group_name, nested, path_name
 from plm_jax.core.types import Array, PyTree
 
-
-class Rows(NamedTuple):
-  """Rows of a table that a step reads."""
-
-  rows: Array  # int32[n], ascending; padded with v, the number of rows of the table
-  place: Array  # int32[v], index in `rows` of each row that is read
+Tables = Mapping[str, Array]  # path -> int32[n], rows in use, ascending; padded with v, the number of rows of the table
 
 
-def find(ids: Mapping[str, Array], params: PyTree) -> dict[str, Rows]:
-  """Find the rows of each table that a step reads, by path.
+def find(ids: Mapping[str, Array], params: PyTree) -> dict[str, Array]:
+  """Find the rows of each table that a step reads, as `Tables`.
 
   Args:
     ids: path of a table -> int array of any shape, the rows that the model reads; may have duplicates.
@@ -44,33 +40,35 @@ def find(ids: Mapping[str, Array], params: PyTree) -> dict[str, Rows]:
         f'optim.scale. These train: {", ".join(leaves)}'
       )
     size = leaves[path].shape[0]
-    marked = jnp.zeros(size, jnp.int32).at[read.reshape(-1)].set(1)
-    rows = jnp.flatnonzero(marked, size=min(read.size, size), fill_value=size)
-    tables[path] = Rows(rows=rows.astype(jnp.int32), place=jnp.cumsum(marked) - 1)
+    # 3 1 3 -> 1 3 3, of which the last is no first occurrence
+    ascending = jax.lax.sort(read.reshape(-1).astype(jnp.int32), is_stable=False)
+    first = jnp.diff(ascending, prepend=-1) != 0
+    fresh = jnp.full(min(read.size, size), size, jnp.int32)
+    tables[path] = fresh.at[jnp.where(first, jnp.cumsum(first) - 1, size)].set(ascending, mode='drop')
   return tables
 
 
-def take(tree: PyTree, tables: Mapping[str, Rows]) -> PyTree:
+def take(tree: PyTree, tables: Tables) -> PyTree:
   """Select the rows of each table in parameters or an optimiser state."""
 
   def take_leaf(path: tuple[Any, ...], leaf: Array) -> Array:
     table = _of_table(path, tables)
-    return leaf if table is None else jnp.take(leaf, table.rows, axis=0, mode='fill', fill_value=0)
+    return leaf if table is None else jnp.take(leaf, table, axis=0, mode='fill', fill_value=0)
 
   return jax.tree_util.tree_map_with_path(take_leaf, tree)
 
 
-def put(tree: PyTree, small: PyTree, tables: Mapping[str, Rows]) -> PyTree:
+def put(tree: PyTree, small: PyTree, tables: Tables) -> PyTree:
   """Invert `take`: write the rows of `small` into the tables of `tree`."""
 
   def put_leaf(path: tuple[Any, ...], leaf: Array, new: Array) -> Array:
     table = _of_table(path, tables)
-    return new if table is None else leaf.at[table.rows].set(new, mode='drop', indices_are_sorted=True)
+    return new if table is None else leaf.at[table].set(new, mode='drop', indices_are_sorted=True)
 
   return jax.tree_util.tree_map_with_path(put_leaf, tree, small)
 
 
-def others(tree: PyTree, tables: Mapping[str, Rows]) -> PyTree:
+def others(tree: PyTree, tables: Tables) -> PyTree:
   """Replace leaves of `optim.norms`' parts with a table by None."""
   parts = {group_name(table) for table in tables}
 
@@ -80,14 +78,14 @@ def others(tree: PyTree, tables: Mapping[str, Rows]) -> PyTree:
   return jax.tree_util.tree_map_with_path(keep_leaf, tree)
 
 
-def with_places(params: PyTree, tables: Mapping[str, Rows]) -> PyTree:
-  """Add the row indices of each table to parameters from `take`."""
+def with_rows(params: PyTree, tables: Tables) -> PyTree:
+  """Add the ids of the rows to parameters from `take`."""
   if not tables:
     return params
-  return nested(flat(params) | {f'{path}{PLACE}': rows.place for path, rows in tables.items()})
+  return nested(flat(params) | {f'{path}{ROWS}': rows for path, rows in tables.items()})
 
 
-def _of_table(path: tuple[Any, ...], tables: Mapping[str, Rows]) -> Rows | None:
+def _of_table(path: tuple[Any, ...], tables: Tables) -> Array | None:
   """Find a leaf's table: 'rule/1/sum_of_squares/head/table' belongs to 'head/table'."""
   name = f'/{path_name(path)}'
   return next((rows for table, rows in tables.items() if name.endswith(f'/{table}')), None)

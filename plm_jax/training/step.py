@@ -196,7 +196,7 @@ class _Shared(NamedTuple):
 
   trainable: PyTree
   frozen: PyTree
-  tables: Mapping[str, rows.Rows]
+  tables: rows.Tables
   rng: Array
 
 
@@ -205,7 +205,7 @@ def _gradient(task: Task, part: _Rows, shared: _Shared) -> tuple[PyTree, Loss]:
 
   def loss_of(trainable: PyTree) -> tuple[Array, Loss]:
     forward_rng, loss_rng = jax.random.split(shared.rng)
-    params = rows.with_places(optim.merge(trainable, shared.frozen), shared.tables)
+    params = rows.with_rows(optim.merge(trainable, shared.frozen), shared.tables)
     forward = bind(task, params, train=True, rng=forward_rng)
     loss = task.loss(forward, part.example, part.carry, loss_rng)
     return loss.value, loss

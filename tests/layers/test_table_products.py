@@ -31,7 +31,7 @@ def test_equal_to_all_at_once(monkeypatch, number, block):
   monkeypatch.setattr(table_products, 'BLOCK', block)
   vectors, table, readers, ids = make()
   real = (jnp.arange(37) < number)[None, :, None]
-  in_blocks = lambda vectors, table: table_products.products(vectors, (table, None), readers, ids, jnp.int32(number))  # noqa: E731
+  in_blocks = lambda vectors, table: table_products.products(vectors, table, readers, ids, jnp.int32(number))  # noqa: E731
   expected = at_once(vectors, table, readers, ids)
   assert np.allclose(jnp.where(real, in_blocks(vectors, table) - expected, 0), 0, atol=1e-5)
   ours = gradients(in_blocks, real, vectors, table)
@@ -40,19 +40,11 @@ def test_equal_to_all_at_once(monkeypatch, number, block):
     assert np.allclose(one, other, atol=1e-5) and bool(other.any()) == (number > 0)
 
 
-def test_rows_in_other_places():
-  vectors, table, readers, ids = make()
-  order = jax.random.permutation(jax.random.key(0), 20)
-  place = jnp.argsort(order)
-  moved = table_products.products(vectors, (table[order], place), readers, ids, jnp.int32(37))
-  assert np.allclose(moved, at_once(vectors, table, readers, ids), atol=1e-5)
-
-
 def test_behind_the_last_pair_nothing_is_computed():
   vectors, table, readers, ids = make(b=1, n=3000)
   table = table.at[7].set(jnp.nan)
   ids = jnp.where(jnp.arange(3000)[None, :, None] < 256, 1, 7)
-  run = lambda number: table_products.products(vectors, (table, None), readers, ids, jnp.int32(number))  # noqa: E731
+  run = lambda number: table_products.products(vectors, table, readers, ids, jnp.int32(number))  # noqa: E731
   assert np.isfinite(run(256)).all() and not np.isfinite(run(257)[:, 256]).any()
 
 
@@ -63,9 +55,7 @@ def test_on_devices(rules):
   layout = sharding.make_layout(sharding.make_mesh({'data': 2, 'model': 2}), rules)
 
   def both(vectors, table, readers, ids):
-    return gradients(
-      lambda *own: table_products.products(own[0], (own[1], None), readers, ids, jnp.int32(37)), 1, vectors, table
-    )
+    return gradients(lambda *own: table_products.products(*own, readers, ids, jnp.int32(37)), 1, vectors, table)
 
   alone = both(vectors, table, readers, ids)
   with sharding.use(layout):

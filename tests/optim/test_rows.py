@@ -45,8 +45,9 @@ def trained(update, rule, *, clip=None, accumulate=1, steps=3, places=None, batc
 def test_finds_each_row_once():
   table = jnp.arange(12.0).reshape(6, 2)
   found = rows.find({'a/table': jnp.array([[3, 1], [3, 1]])}, {'a': {'table': table}})
-  one = found['a/table']
-  assert one.rows.tolist() == [1, 3, 6, 6] and one.place[jnp.array([1, 3])].tolist() == [0, 1]
+  assert found['a/table'].tolist() == [1, 3, 6, 6]
+  least = rows.find({'a/table': jnp.array([5, 0, 5, 0, 5, 5, 0, 2])}, {'a': {'table': table}})['a/table']
+  assert least.tolist() == [0, 2, 5, 6, 6, 6]  # no more than the table has
   tree = {'a': {'table': table}, 'b': jnp.ones(6)}
   small = rows.take(tree, found)
   assert small['a']['table'].tolist() == [[2, 3], [6, 7], [0, 0], [0, 0]] and small['b'].shape == (6,)
@@ -56,6 +57,20 @@ def test_finds_each_row_once():
   assert np.array_equal(back['a']['table'], expected) and not back['b'].any()
   with pytest.raises(ValueError, match=r"'c'.*objective.update='tables'.*a/table"):
     rows.find({'c': jnp.array([1])}, {'a': {'table': table}})
+
+
+def test_a_step_has_no_array_with_a_position_for_each_row():
+  read, size = jnp.zeros(64, jnp.int32), 5003
+  found = jax.make_jaxpr(rows.find)({'table': read}, {'table': jnp.zeros((size, 4))})
+  assert not [line for line in found.eqns for out in line.outvars if size in out.aval.shape]
+  vocab = tiny.FakeVocab(size=size)
+  trunk = static.make(vocab_size=size, variant='tiny', overrides={'hidden_dim': 8})
+  task, batch = skipgram.make(trunk=trunk, vocab=vocab, update='rows'), tiny.make_batch()
+  tx = tiny.make_optimiser(task, batch, name='sgd', rate=0.05)
+  step_of = jax.jit(functools.partial(step.train_step, task=task, tx=tx), donate_argnums=0)
+  text = step_of.lower(tiny.make_state(task, batch, tx), batch, jax.random.key(1)).compile().as_text()
+  made = {line.split(' = ')[1].split('(')[0].split()[-1] for line in text.splitlines() if f' = f32[{size},8]' in line}
+  assert 'parameter' in made and not [kind for kind in made if kind.startswith('copy')], made
 
 
 @pytest.mark.parametrize(('rule', 'architecture'), [('sgd', 'cbow'), ('adagrad', 'skipgram')])
