@@ -32,7 +32,7 @@
 #   --without_checkpoints fetch no checkpoints (for folders on gs://)
 #   --tries=N             watch: total number of new TPUs and restarts (default 20)
 #   --poll=SECONDS        seconds between two checks of a state (default 30)
-#   --delete              watch: delete the TPU when the run is finished
+#   --delete              watch: delete the TPU when the run is finished, and when watch gives up on a run on gs://
 #   --dry_run             print the commands without running them
 set -euo pipefail
 
@@ -60,13 +60,32 @@ quoted() {
   printf '%s\n' "$line"
 }
 
-# Runs a command, or prints it.
+# Runs a command for at most $limit seconds (0: without a limit), or prints it.
 run() {
   if [[ $dry_run -eq 1 ]]; then
     quoted "$@"
   else
-    "$@"
+    bounded "$@"
   fi
+}
+
+# Runs a command and returns 124 if it did not end within $limit seconds. Under watch the command and all that it
+# started are killed then, so that nothing keeps a pipe open. Otherwise the command may use the terminal.
+bounded() {
+  local code=0 began=$SECONDS
+  if [[ -z $timeout ]]; then
+    "$@" || code=$?
+  elif [[ -z ${PLM_JAX_WATCHED:-} ]]; then
+    "$timeout" --foreground --kill-after=10 "$limit" "$@" || code=$?
+  else
+    "$timeout" --kill-after=10 "$limit" "$@" &
+    wait "$!" || code=$?
+  fi
+  if [[ $code -eq 124 || ($code -eq 137 && $limit -gt 0 && $((SECONDS - began)) -ge $limit) ]]; then
+    say "no answer within $limit s: $(quoted "$@" | cut -c 1-120)"
+    code=124
+  fi
+  return "$code"
 }
 
 # Prints gcloud's description of a resource, nothing if it does not exist, and fails if this is unknown. A dry run
@@ -75,11 +94,19 @@ ask() {
   local answer
   if [[ $dry_run -eq 1 ]]; then
     quoted "$@" >&3
-  elif answer="$("$@" 2>"$errors")"; then
+  elif answer="$(limit=120 bounded "$@" 2>"$errors")"; then
     printf '%s\n' "$answer"
   elif ! grep -qiE 'NOT_FOUND|was not found' "$errors"; then
-    cat "$errors" >&2
+    explain
     return 1
+  fi
+}
+
+# Prints gcloud's last error, and the fix if it is the login.
+explain() {
+  cat "$errors" >&2
+  if grep -qiE 'reauth|invalid_grant|auth tokens|auth login|UNAUTHENTICATED|active account' "$errors"; then
+    say "gcloud's login has expired or is missing: run gcloud auth login on this machine"
   fi
 }
 
@@ -159,6 +186,8 @@ check() {
   if [[ $dry_run -eq 0 ]] && ! command -v gcloud >/dev/null; then
     fail 'gcloud is not installed: https://cloud.google.com/sdk/docs/install; --dry_run works without it'
   fi
+  [[ $command != watch || $dry_run -eq 1 || -n $timeout ]] ||
+    fail 'watch needs the command timeout: install coreutils (brew install coreutils on a Mac)'
 }
 
 # Fails before a TPU is created if the config is a file of this checkout that is missing or would not be copied.
@@ -294,16 +323,29 @@ create() {
     [[ $spot -eq 0 ]] || flags+=(--spot)
     flags+=(${create_flags[@]+"${create_flags[@]}"})
     if [[ $direct -eq 1 ]]; then
-      vm create "$name" --accelerator-type="$type" --version="$runtime" ${flags[@]+"${flags[@]}"}
+      create_by vm create "$name" --accelerator-type="$type" --version="$runtime" ${flags[@]+"${flags[@]}"}
     elif [[ $slices -gt 1 ]]; then
-      queued create "$name" --node-count="$slices" --node-prefix="$name" --accelerator-type="$type" \
+      create_by queued create "$name" --node-count="$slices" --node-prefix="$name" --accelerator-type="$type" \
         --runtime-version="$runtime" ${flags[@]+"${flags[@]}"}
     else
-      queued create "$name" --node-id="$name" --accelerator-type="$type" --runtime-version="$runtime" \
+      create_by queued create "$name" --node-id="$name" --accelerator-type="$type" --runtime-version="$runtime" \
         ${flags[@]+"${flags[@]}"}
     fi
   fi
   wait_for_tpu
+}
+
+# Runs a command that creates a TPU. Fails with 2 if gcloud's answer would be the same at any time.
+create_by() {
+  local code=0
+  if [[ $dry_run -eq 1 ]]; then
+    "$@"
+    return
+  fi
+  limit=900 "$@" 2>"$errors" || code=$?
+  explain
+  ! grep -qE 'INVALID_ARGUMENT|PERMISSION_DENIED' "$errors" || code=2
+  return "$code"
 }
 
 # Waits until the TPU is ready, as long as it is in the queue. Fails if it is gone.
@@ -341,9 +383,9 @@ pack() {
 
 ship() {
   local unpack="mkdir -p $folder && tar -C $folder -xzf plm_jax.tar.gz && $worker install"
-  [[ $slices -eq 1 ]] || on first ssh NODE --command=true  # creates the ssh key once, before several commands run at once
+  [[ $slices -eq 1 ]] || limit=300 on first ssh NODE --command=true  # creates the ssh key once, before several commands run at once
   on all scp "$archive" NODE:plm_jax.tar.gz
-  on all ssh NODE --command="$unpack"
+  limit=3600 on all ssh NODE --command="$unpack"
 }
 
 # Prints the flags that name or change the config, for prepare and doctor.
@@ -356,13 +398,13 @@ config_arguments() {
 }
 
 prepare() {
-  on all ssh NODE --command="$worker plm-jax prepare $(config_arguments)"
+  limit=86400 on all ssh NODE --command="$worker plm-jax prepare $(config_arguments)"
 }
 
 doctor() {
   local workdir
   workdir="$(quoted "--workdir=$(argument_of --workdir)")"
-  on all ssh NODE --command="$worker plm-jax doctor $(config_arguments) $workdir"
+  limit=3600 on all ssh NODE --command="$worker plm-jax doctor $(config_arguments) $workdir"
 }
 
 start() {
@@ -371,12 +413,13 @@ start() {
   on all ssh NODE --command="$before$worker start $(quoted "${arguments[@]}")"
 }
 
-# Prints 'running', 'ended CODE', 'lost' or 'none' for the first host.
+# Prints 'running', 'ended CODE', 'lost' or 'none' for the first host, nothing if it has no answer.
 state_of_run() {
+  local ask="if [ -e $folder/launch/tpu_worker.sh ]; then $worker state; else echo none; fi"
   if [[ $dry_run -eq 1 ]]; then
-    on first ssh NODE --command="$worker state" >&3
+    on first ssh NODE --command="$ask" >&3
   else
-    on first ssh NODE --command="$worker state" 2>/dev/null | tail -n 1 || true
+    limit=120 on first ssh NODE --command="$ask" 2>/dev/null | tail -n 1 || true
   fi
 }
 
@@ -386,7 +429,7 @@ fetch() {
   if [[ $workdir == gs://* ]]; then
     [[ $without_checkpoints -eq 0 ]] || excluded=('--exclude=checkpoints/.*')  # a leading ^ would be gcloud syntax
     run mkdir -p "$to/$(basename "$workdir")"
-    run gcloud storage rsync "$workdir" "$to/$(basename "$workdir")" ${excluded[@]+"${excluded[@]}"} \
+    limit=0 run gcloud storage rsync "$workdir" "$to/$(basename "$workdir")" ${excluded[@]+"${excluded[@]}"} \
       --recursive ${project:+--project="$project"}
   else
     case $workdir in
@@ -395,7 +438,7 @@ fetch() {
       *) workdir=$folder/$workdir ;;
     esac
     run mkdir -p "$to"
-    on first scp "NODE:$workdir" "$to" --recurse
+    limit=0 on first scp "NODE:$workdir" "$to" --recurse
   fi
 }
 
@@ -420,79 +463,176 @@ up() {
   start
 }
 
-# Runs until the run is finished. Every new TPU and every restart counts as a try.
+# Runs until the run is finished. Every new TPU and every restart counts as a try. Whatever fails is tried again, after
+# a pause that doubles while nothing trains: no capacity, ssh, pip, a crash.
 watch() {
-  local tried=0 state='' code=0
-  until again up; do
-    state="$(state_of_tpu)" || state=unknown
-    if is_there "$state"; then
-      say "$name is ready, but the run could not be started: see above."
-      exit 1
-    fi
-    try "$state"
-  done
+  local one tried=0 failures=0 failed_here=0 fresh=1 answered=0 running='' silent='' unknown='' waiting='' state
+  if [[ $dry_run -eq 1 ]]; then
+    again up
+    what_is_up >/dev/null
+    finish 0
+  fi
   while true; do
     state="$(what_is_up)"
+    case $fresh$state in  # a run of before has not ended this watch
+      1running | 1unknown | 1silent) ;;
+      1*) state=new ;;
+    esac
+    for one in running silent unknown waiting; do  # since when it is so
+      if [[ $state != "$one" ]]; then
+        printf -v "$one" ''
+      elif [[ -z ${!one} ]]; then
+        printf -v "$one" %s "$(now)"
+      fi
+    done
+    [[ $state == unknown ]] || answered=1
     case $state in
-      'ended 0') break ;;
-      'ended 2' | 'ended 4')
-        code=${state#ended }
-        say "the run ended with exit code $code; a restart would not help. See the output with tail."
-        break
+      unknown)  # of the TPU, since gcloud itself fails: the login, the network. Nothing can be created or deleted.
+        if [[ $answered -eq 0 && $(age "$unknown") -ge $first_patience ]]; then
+          give_up "gcloud has not answered for $((first_patience / 60)) minutes: see above."
+        elif [[ $(age "$unknown") -ge $patience ]]; then
+          give_up "gcloud has not answered for $((patience / 3600)) hours: see above."
+        fi
+        say 'the state of the TPU is unknown (see above); checking again.'
+        sleep $(($(age "$unknown") < 300 || poll > 300 ? poll : 300))
         ;;
-      waiting | running) sleep "$poll" ;;
-      none | away)
+      silent)  # the TPU is ready, but its first host has no answer
+        if [[ $(age "$silent") -lt $ssh_patience ]]; then
+          [[ $(age "$silent") -gt 1 ]] || say "$name is ready, but its first host does not answer ssh; checking again."
+          sleep "$poll"
+        else
+          try "no answer by ssh for $((ssh_patience / 60)) minutes, so $name is deleted and created again"
+          again delete && start_by up
+          silent=''
+        fi
+        ;;
+      running)
+        fresh=0 failed_here=0
+        [[ $(age "$running") -lt 600 ]] || failures=0
+        sleep "$poll"
+        ;;
+      waiting)
+        if [[ $(age "$waiting") -ge 3600 ]]; then
+          say "$name has been neither ready nor gone for an hour: $(state_of_tpu)"
+          waiting=''
+        fi
+        sleep "$poll"
+        ;;
+      'ended 0') finish 0 ;;
+      'ended 2' | 'ended 4')
+        limit=120 on first ssh NODE --command="$worker last" || true
+        say "the run ended with exit code ${state#ended }; a restart would not help. Its last lines are above."
+        finish "${state#ended }"
+        ;;
+      new) start_by up ;;
+      away)
+        failed_here=0
         try "$state"
-        again up || say 'that failed; checking again.'
+        start_by up
+        ;;
+      none)
+        try "$state"
+        failed_here=$((failed_here + 1))
+        if [[ $((failed_here % 5)) -eq 0 ]]; then
+          say "$name is deleted and created again, since nothing could be started on it."
+          again delete || true
+        fi
+        start_by up
         ;;
       *)
         try "$state"
-        { again stop && again start; } || say 'that failed; checking again.'
+        start_by stop start
         ;;
     esac
   done
-  if [[ $delete -eq 1 && $code -eq 0 ]]; then
-    delete_tpu
-  else
-    say "$name exists until you delete it: bash launch/tpu_vm.sh delete $name --zone=$zone"
+}
+
+# Runs commands one after another. Exit code 2 is a mistake that would come again.
+start_by() {
+  local code=0 one
+  fresh=0
+  for one in "$@"; do
+    again "$one" || { code=$?; break; }
+  done
+  if [[ $code -eq 2 ]]; then
+    give_up "the run could not be started (exit code 2, see above); a repetition would not help."
+  elif [[ $code -ne 0 ]]; then
+    say 'that failed (see above); checking again.'
   fi
-  exit "$code"
+}
+
+give_up() {
+  say "$1"
+  finish 1
+}
+
+# Deletes the TPU with --delete, or prints that it costs money, and exits. A run folder on the hosts is not lost with a
+# run that is unfinished.
+finish() {
+  local code=$1 i state
+  state="$(state_of_tpu)" || state=unknown
+  if [[ -z $state && $dry_run -eq 0 ]]; then
+    exit "$code"
+  elif [[ $delete -eq 0 || ($code -ne 0 && $(argument_of --workdir) != gs://*) ]]; then
+    say "$name exists and costs money until you delete it: bash launch/tpu_vm.sh delete $name --zone=$zone"
+    exit "$code"
+  fi
+  for i in 1 2 3 4 5; do
+    ! again delete || exit "$code"
+    [[ $i -eq 5 ]] || pause "$i"
+  done
+  say "$name could not be deleted and may cost money: bash launch/tpu_vm.sh delete $name --zone=$zone"
+  exit $((code ? code : 1))
+}
+
+now() { date +%s; }
+age() { echo $(($(now) - $1)); }
+
+# Sleeps --poll seconds, doubled for each failure before, at most 15 minutes.
+pause() {
+  local seconds=$poll i
+  for ((i = 1; i < $1 && seconds < 900; i++)); do seconds=$((2 * seconds)); done
+  sleep $((seconds > 900 && poll < 900 ? 900 : seconds))
 }
 
 # Runs another command with the same flags in a separate process, which ends at its first error.
 again() { bash "${BASH_SOURCE[0]}" "$1" ${given[@]+"${given[@]}"}; }
 
-# Prints the state of the run, 'away' if the TPU is gone, or 'waiting' if the state is unknown.
+# Prints the state of the run, 'away' if the TPU is gone, 'silent' if ssh has no answer, 'unknown' if gcloud has none,
+# or 'waiting' while the TPU is changing.
 what_is_up() {
   local state
-  state="$(state_of_tpu)" || state=unknown
-  if [[ $dry_run -eq 1 ]]; then
+  if ! state="$(state_of_tpu)"; then
+    echo unknown
+  elif [[ $dry_run -eq 1 ]]; then
     state_of_run
-    echo 'ended 0'
   elif is_gone "$state"; then
     echo away
   elif is_there "$state"; then
     state="$(state_of_run)"
-    [[ $state =~ ^(running|lost|none|ended\ [0-9]+)$ ]] || state=waiting
+    [[ $state =~ ^(running|lost|none|ended\ [0-9]+)$ ]] || state=silent
     echo "$state"
   else
     echo waiting
   fi
 }
 
+# Counts a try and pauses before it.
 try() {
   if [[ $tried -ge $tries ]]; then
-    say "$1; all $tries tries are used (--tries)."
-    exit 1
+    give_up "${1:-gone}; all $tries tries are used (--tries)."
   fi
   tried=$((tried + 1))
+  failures=$((failures + 1))
   say "${1:-gone}: try $tried of $tries."
-  sleep "$poll"
+  pause "$failures"
 }
 
-stop() { on all ssh NODE --command="$worker stop"; }
+stop() { limit=1200 on all ssh NODE --command="$worker stop"; }
 
 command='' name='' zone='' project='' type='' runtime='' to='' slices=1 tries=20 poll=30
+limit=1800 timeout="$(command -v timeout || command -v gtimeout || true)"
+ssh_patience=900 first_patience=900 patience=86400  # of watch, in seconds
 spot=0 direct=0 internal_ip=0 without_checkpoints=0 delete=0 dry_run=0
 create_flags=() variables=() arguments=()
 given=("${@:2}")
@@ -505,12 +645,16 @@ runtime=${runtime:-$(runtime_of "$type")}
 to=${to:-runs/fetched/$name}
 exec 3>&1  # output of a dry run inside command substitutions
 case $command in
-  tail) on first ssh NODE --command="$worker tail" ;;
+  tail) limit=0 on first ssh NODE --command="$worker tail" ;;
   state)
     tpu="$(state_of_tpu)"
     run="$(state_of_run)"
     [[ $dry_run -eq 1 ]] || printf '%s\n' "TPU: ${tpu:-none}" "run: ${run:-no answer}"
     ;;
   delete) delete_tpu ;;
+  watch)
+    export PLM_JAX_WATCHED=1  # for the commands that watch runs
+    watch
+    ;;
   *) "$command" ;;
 esac

@@ -7,6 +7,7 @@
 #   bash launch/tpu_worker.sh state              print 'running', 'ended CODE', 'lost' (killed with its host) or 'none'
 #   bash launch/tpu_worker.sh stop               send SIGTERM and wait until the run ends
 #   bash launch/tpu_worker.sh tail               print the output of the run, until Ctrl-C
+#   bash launch/tpu_worker.sh last               print the last lines of that output
 #
 # Output and state of the run are in ~/plm_jax_run.
 set -euo pipefail
@@ -110,8 +111,9 @@ case ${1:-} in
   state) state ;;
   stop) stop ;;
   tail) exec tail -n 50 -F "$notes/output" ;;
+  last) exec tail -n 20 "$notes/output" ;;
   *)
-    say 'usage: bash launch/tpu_worker.sh COMMAND; commands: install, plm-jax, start, state, stop, tail'
+    say 'usage: bash launch/tpu_worker.sh COMMAND; commands: install, plm-jax, start, state, stop, tail, last'
     exit 2
     ;;
 esac

@@ -41,12 +41,30 @@ chmod +x "$root/.venv/bin/python"
 
 GCLOUD = '''#!{python}
 """Stands in for gcloud: the TPUs are folders, and what is said to a host runs in its folder."""
-import json, os, pathlib, shutil, subprocess, sys
+import json, os, pathlib, shutil, subprocess, sys, time
 
 cloud = pathlib.Path({cloud!r})
 words = sys.argv[1:]
 with open(cloud / 'asked.jsonl', 'a') as file:
   file.write(json.dumps(['gcloud', *words]) + '\\n')
+fault = {{}}
+for file in sorted(cloud.glob('fault*')):
+  planned = json.loads(file.read_text())
+  if planned['on'] in ' '.join(words) and planned['left'] > 0:
+    fault = planned
+    file.write_text(json.dumps(planned | {{'left': planned['left'] - 1}}))
+    break
+
+
+def fails():
+  print(fault['error'], file=sys.stderr)
+  if fault['code'] == 'hangs':
+    subprocess.run(['/bin/sleep', '60'])  # a child, as ssh is one of gcloud
+  sys.exit(fault['code'])
+
+
+if fault and not fault['late']:
+  fails()
 flags = dict(word.partition('=')[::2] for word in words if word.startswith('--'))
 plain = [word for word in words if not word.startswith('--')]
 if plain[0] == 'storage':
@@ -60,8 +78,13 @@ if verb == 'create':
     sys.exit('ERROR: ALREADY_EXISTS')
   (cloud / 'slices').write_text(flags.get('--node-count', '1'))
   state.write_text('ACTIVE')
+  if fault:
+    fails()
 elif verb == 'delete':
   state.unlink()
+  for file in cloud.glob('fault*'):
+    if json.loads(file.read_text())['of_host']:
+      file.unlink()
   for host in cloud.glob('host*'):
     shutil.rmtree(host)
 elif (cloud / 'broken').exists():
@@ -91,6 +114,22 @@ else:
       code |= subprocess.run(['bash', '-c', flags['--command']], cwd=host, env=env).returncode
   sys.exit(code)
 '''
+
+CLOCK = {
+  'sleep': 'case $1 in *.*) ;; *) echo "$1" >>"$CLOUD/slept" ;; esac\nexec /bin/sleep 0.02\n',
+  'date': 'echo $(($(/bin/date +%s) + $(paste -sd+ "$CLOUD/slept" 2>/dev/null | grep . || echo 0)))\n',
+  'timeout': """
+flags=()
+while [[ $1 == --* ]]; do flags+=("$1"); shift; done
+limit=$1
+shift
+grep -qs hangs "$CLOUD"/fault* || exec "$@"
+code=0
+/usr/bin/timeout "${flags[@]}" 4 "$@" || code=$?
+[[ $code -ne 124 ]] || echo "$limit" >>"$CLOUD/slept"
+exit "$code"
+""",
+}
 
 
 class Cloud:
@@ -146,6 +185,29 @@ class Cloud:
     """The arguments of every python that a host has run."""
     lines = (self.folder / f'host{host}' / 'asked').read_text().splitlines()
     return [line.split('\0')[:-1] for line in lines]
+
+  def fault(self, on: str, left: int = 1, *, code: int | str = 1, error: str = '', late=False, of_host=False) -> None:
+    """Let the next `left` commands that contain `on` fail, or hang.
+
+    Args:
+      late: after the command was carried out.
+      of_host: until the TPU is deleted.
+    """
+    file = self.folder / f'fault{len(list(self.folder.glob("fault*")))}'
+    plan = {'on': on, 'left': left, 'code': code, 'error': error, 'late': late, 'of_host': of_host}
+    file.with_suffix('.new').write_text(json.dumps(plan))
+    file.with_suffix('.new').rename(file)
+
+  def quick(self) -> None:
+    """Let sleep take no time, date show the sum of the sleeps, and timeout end a planned fault that hangs."""
+    for name, text in CLOCK.items():
+      (self.script.parents[2] / 'tools' / name).write_text('#!/usr/bin/env bash\n' + text)
+      (self.script.parents[2] / 'tools' / name).chmod(0o755)
+    self.env['CLOUD'] = str(self.folder)
+
+  def slept(self) -> list[int]:
+    file = self.folder / 'slept'
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
 
   def of_kind(self, verb: str) -> list[list[str]]:
     return [words for words in self.asked() if verb in words]
@@ -372,6 +434,130 @@ def test_watch_starts_again_what_was_stopped_or_crashed(cloud: Cloud) -> None:
   assert 'lost: try 2 of 20' in said
   assert len(cloud.of_kind('create')) == 1
   assert 'bash launch/tpu_vm.sh delete one' in said
+
+
+LOGIN = 'ERROR: (gcloud) There was a problem refreshing your current auth tokens: invalid_grant: Bad Request'
+NO_CAPACITY = 'ERROR: (gcloud) RESOURCE_EXHAUSTED: no more capacity in the zone'
+# name -> planned faults, exit code of the run, exit code of watch, what is said, number of commands
+FAULTS: dict[str, tuple[list[dict], int, int, list[str], dict[str, int]]] = {
+  'scp fails': ([{'on': 'scp', 'code': 255}], 0, 0, ['none: try 1 of 7'], {'create': 1, 'delete': 1}),
+  'pip fails twice': (
+    [{'on': 'worker.sh install', 'left': 2}], 0, 0, ['that failed', 'try 2 of 7'], {'create': 1, 'delete': 1},
+  ),
+  'pip never works on the first TPU': (
+    [{'on': 'worker.sh install', 'left': 99, 'of_host': True}], 0, 0,
+    ['nothing could be started on it'], {'create': 2, 'delete': 2},
+  ),
+  'pip never works': (
+    [{'on': 'worker.sh install', 'left': 99}], 0, 1, ['none; all 7 tries are used'], {'create': 2, 'delete': 2},
+  ),
+  'no ssh while ready': (
+    [{'on': 'ssh', 'left': 999, 'code': 255, 'of_host': True}], 0, 0,
+    ['does not answer ssh', 'no answer by ssh for 15 minutes'], {'create': 2, 'delete': 2},
+  ),
+  'the login expires': (
+    [{'on': 'install', 'code': 1}, {'on': 'value(state', 'left': 4, 'error': LOGIN}], 0, 0,
+    ['gcloud auth login', 'the state of the TPU is unknown'], {'create': 1, 'delete': 1},
+  ),
+  'no login from the start': (
+    [{'on': '', 'left': 9999, 'error': LOGIN}], 0, 1,
+    ['gcloud auth login', 'not answered for 15 minutes', 'may cost money'], {'create': 0},
+  ),
+  'gcloud hangs while it is asked': (
+    [{'on': 'describe', 'code': 'hangs'}], 0, 0, ['within 120 s: gcloud compute tpus queued-resources describe'],
+    {'create': 1, 'delete': 1},
+  ),
+  'gcloud hangs while it installs': (
+    [{'on': 'worker.sh install', 'code': 'hangs'}], 0, 0, ['no answer within 3600 s'], {'create': 1, 'delete': 1},
+  ),
+  'create hangs, and the TPU comes': (
+    [{'on': ' create', 'code': 'hangs', 'late': True}], 0, 0, ['no answer within 900 s', 'one exists (ACTIVE)'],
+    {'create': 1, 'delete': 1},
+  ),
+  'no capacity for long': (
+    [{'on': ' create', 'left': 6, 'error': NO_CAPACITY}], 0, 0, ['away: try 6 of 7'], {'create': 7, 'delete': 1},
+  ),
+  'no capacity at all': (
+    [{'on': ' create', 'left': 99, 'error': NO_CAPACITY}], 0, 1,
+    ['away; all 7 tries are used'], {'create': 8, 'delete': 0},
+  ),
+  'arguments that gcloud refuses': (
+    [{'on': ' create', 'left': 99, 'error': 'ERROR: INVALID_ARGUMENT: type'}], 0, 1, ['would not help'], {'create': 1},
+  ),
+  'delete fails': ([{'on': ' delete', 'left': 3}], 0, 0, [], {'create': 1, 'delete': 4}),
+  'delete never works': ([{'on': ' delete', 'left': 99}], 0, 1, ['one could not be deleted'], {'delete': 5}),
+  'doctor refuses': ([{'on': 'doctor', 'code': 2}], 0, 1, ['could not be started'], {'create': 1, 'delete': 1}),
+  'training diverges': ([], 4, 4, ['exit code 4'], {'create': 1, 'delete': 1}),
+  'the run always crashes': ([], 134, 1, ['ended 134; all 7 tries'], {'create': 1, 'delete': 1}),
+  'start is not answered': ([{'on': 'worker.sh start', 'code': 255, 'left': 2}], 0, 0, [], {'create': 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', FAULTS)
+def test_watch_leaves_no_idle_tpu(cloud: Cloud, name: str) -> None:
+  faults, ends, code, says, counts = FAULTS[name]
+  cloud.quick()
+  for fault in faults:
+    cloud.fault(**fault)
+  (cloud.folder / 'end').write_text(str(ends))
+  said = cloud.run('watch', *TPU, '--poll=100', '--tries=7', '--delete', *RUN, code=code)
+  assert all(words in said for words in says), said
+  assert not re.search(r'\[tpu_vm\] [,;]', said)
+  assert {verb: len(cloud.of_kind(verb)) for verb in counts} == counts, said
+  assert (cloud.folder / 'state').exists() == (name == 'delete never works')
+
+
+def test_watch_pauses_longer_while_there_is_no_capacity(cloud: Cloud) -> None:
+  cloud.quick()
+  cloud.fault(' create', 99, error=NO_CAPACITY)
+  said = cloud.run('watch', 'one', '--zone=us-west4-a', '--type=v5litepod-16', '--tries=9', *RUN, code=1)
+  assert cloud.slept() == [30, 60, 120, 240, 480, 900, 900, 900, 900]
+  assert 'costs money' not in said  # nothing was created
+  assert len(cloud.of_kind('create')) == 10
+
+
+def test_watch_takes_over_and_replaces_a_tpu_that_went_silent(cloud: Cloud) -> None:
+  """Faults while a run trains: no ssh, then a login that has expired while the TPU is preempted."""
+  cloud.quick()
+  watch = cloud.start('watch', *TPU, *RUN)
+  cloud.wait_for(lambda: cloud.trained() == 1)
+  watch.kill()
+  watch.communicate()
+  asked = len(cloud.asked())
+  watch = cloud.start('watch', *TPU, '--poll=100', '--delete', *RUN)
+  cloud.wait_for(lambda: len(cloud.asked()) > asked + 3)
+  assert not any('scp' in words for words in cloud.asked()[asked:])
+  cloud.fault('ssh', 9999, code=255, of_host=True)
+  cloud.wait_for(lambda: len(cloud.of_kind('create')) == 2 and cloud.trained() == 1)
+  cloud.fault('', 9, error=LOGIN)
+  (cloud.folder / 'state').write_text('SUSPENDED')
+  for number in processes(cloud):
+    os.kill(int(number), 9)
+  cloud.wait_for(lambda: len(cloud.of_kind('create')) == 3 and cloud.trained() == 1)
+  (cloud.folder / 'end').write_text('0')
+  said = watch.communicate(timeout=60)[0]
+  assert watch.returncode == 0, said
+  assert said.count('run gcloud auth login') >= 8
+  assert 'away: try 2 of 20' in said
+  assert not (cloud.folder / 'state').exists()
+
+
+def test_a_login_that_never_returns_ends_watch(cloud: Cloud) -> None:
+  cloud.quick()
+  watch = cloud.start('watch', *TPU, '--poll=3000', *RUN)
+  cloud.wait_for(lambda: cloud.trained() == 1)
+  cloud.fault('describe', 999, error=LOGIN)
+  said = watch.communicate(timeout=60)[0]
+  assert watch.returncode == 1, said
+  assert 'not answered for 24 hours' in said
+  assert 'costs money until you delete it' in said
+
+
+def test_a_folder_on_the_hosts_is_not_deleted_with_an_unfinished_run(cloud: Cloud) -> None:
+  cloud.quick()
+  (cloud.folder / 'end').write_text('4')
+  cloud.run('watch', *TPU, '--delete', *RUN[:2], '--workdir=runs/here', code=4)
+  assert not cloud.of_kind('delete')
 
 
 @pytest.mark.parametrize(('ends', 'code', 'starts'), [(2, 2, 1), (4, 4, 1), (134, 1, 3)])
