@@ -491,4 +491,5 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     c.optim = dict(c.optim, rate=1e-3, warmup=0 if c.optim.schedule == 'stlr' else 2)  # it has its own
     c.sharding, c.execution, c.init_from, c.accumulate = {}, {}, (), 1
     c.steps, c.epochs, c.log_every, c.eval_every, c.save_every = 20, None, 5, 10, 10
+    c.save_minutes = None
   return c

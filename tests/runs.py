@@ -88,6 +88,7 @@ def settings(kind: str, folder: pathlib.Path, /, **changes: Any) -> dict[str, An
     'log_every': 2,
     'eval_every': 6,
     'save_every': 4,
+    'save_minutes': None,
     'vocab': {'name': 'byte_bpe', 'path': str(folder / 'vocab')},
     'model': {'name': 'gpt' if kind == 'causal_lm' else 'bert', 'variant': 'tiny', 'overrides': SIZES},
     'data': {'path': str(folder / 'corpus'), 'length': 32, 'batch_size': 8, 'cache': str(folder / 'cache')},

@@ -12,10 +12,11 @@ record. A step without this file does not exist; `saved_steps.numbered` and Orba
 import dataclasses
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NoReturn, Self
+from typing import Literal, NoReturn, Self, cast
 
 import jax
 import numpy as np
@@ -56,6 +57,24 @@ class _KeepBest(checkpoint_managers.PreservationPolicy):
     return [step == best for step in here]
 
 
+@dataclasses.dataclass
+class _KeepNewest(checkpoint_managers.PreservationPolicy):
+  """A policy that keeps the newest `keep` steps, without `timed` ones, and the newest of all."""
+
+  keep: int
+  timed: set[int] = dataclasses.field(default_factory=set)
+
+  def should_preserve(
+    self,
+    checkpoints: Sequence[checkpoint_managers.PolicyCheckpointInfo],
+    *,
+    context: checkpoint_managers.PreservationContext,
+  ) -> Sequence[bool]:
+    here = [info.step for info in checkpoints]
+    kept = [step for step in here if step not in self.timed][-self.keep :] + here[-1:]
+    return [step in kept for step in here]
+
+
 class Checkpoints:
   """Checkpoints of one training run; a context manager. All processes make every call, in the same order.
 
@@ -84,9 +103,11 @@ class Checkpoints:
     self._at: int | None = None  # the step that the run continues from; None until `restore` or `save` sets it
     self._prepared = False
     self._saving: Record | None = None
+    self._began, self._took = 0.0, cast('float | None', 0.0)  # the last save; `_took` is None until it is done
+    self._keep_newest = _KeepNewest(keep)
     self._keep_best = _KeepBest(best[1] if best else 'min')
     self._barrier = ocp.multihost.get_barrier_sync_fn()
-    policies = [checkpoint_managers.LatestN(keep), self._keep_best]
+    policies = [self._keep_newest, self._keep_best]
     try:
       if jax.process_index() == 0:
         files.make_folder(self.folder)
@@ -121,6 +142,7 @@ class Checkpoints:
     metrics: Mapping[str, float] | None = None,
     sums: Mapping[str, tuple[float, float]] | None = None,
     best_allowed: bool = True,
+    timed: bool = False,
   ) -> None:
     """Copy the state from the devices.
 
@@ -133,6 +155,7 @@ class Checkpoints:
       metrics: metrics of this step, saved with it; may include the metric of `best`.
       sums: finite, see `saved_steps.Record`.
       best_allowed: False for a state that may not be the best one.
+      timed: True for a step that the next one replaces.
 
     Raises:
       CheckpointError: this or the previous step could not be written.
@@ -151,6 +174,9 @@ class Checkpoints:
       log.info('step %d is already saved', step)
       return
     self._prepare(self._at)
+    self._began, self._took = time.monotonic(), None
+    if timed:
+      self._keep_newest.timed.add(step)
     measured = {name: float(value) for name, value in (metrics or {}).items() if np.isfinite(value)}
     score = None
     if self._best and best_allowed and self._best[0] in measured:
@@ -162,6 +188,11 @@ class Checkpoints:
     except saved_steps.FAILURES as error:
       self._give_up(error)
     self._at = step
+
+  @property
+  def seconds(self) -> float:
+    """Return how long the last save took, or has taken so far."""
+    return time.monotonic() - self._began if self._took is None else self._took
 
   def restore(self, abstract_state: PyTree, *, step: Step = 'newest') -> tuple[int, PyTree] | None:
     """Read a checkpoint as the function `restore`; the run continues from it.
@@ -240,6 +271,7 @@ class Checkpoints:
     """Write the step's record, before the step gets its name (Orbax's hook)."""
     assert self._saving is not None
     saved_steps.write(self._unfinished(), self._saving)
+    self._took = time.monotonic() - self._began
 
   def _unfinished(self) -> Path:
     assert self._saving is not None

@@ -9,7 +9,10 @@ from plm_jax.config import earlier
 from plm_jax.config.load import resolve
 from plm_jax.core.errors import ConfigError
 
-RESUMABLE = ('execution', 'sharding', 'log_every', 'eval_every', 'save_every', 'keep', 'log', 'spikes', 'verify_every')
+RESUMABLE = (
+  'execution', 'sharding', 'log_every', 'eval_every', 'save_every', 'save_minutes', 'keep', 'log', 'spikes',
+  'verify_every',
+)  # fmt: skip
 
 
 def differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:

@@ -33,6 +33,8 @@ class Run:
     log_every: steps between lines of metrics.
     eval_every: steps between evaluations.
     save_every: steps between checkpoints.
+    save_minutes: minutes between checkpoints, at a step of `log_every`; longer if a checkpoint takes more than 5 % of
+      them. The next checkpoint replaces one that is saved only for this reason. None: only `save_every` counts.
     keep: number of newest checkpoints that are kept, besides the best one.
     save: what checkpoints hold of the parameters: 'all', or 'trained', those that the task trains; then the others are
       read from `init_from` again whenever the run is opened, so its sources must stay.
@@ -66,6 +68,7 @@ class Run:
   log_every: Count = 100
   eval_every: Count = 1000
   save_every: Count = 1000
+  save_minutes: Annotated[float, '0 < x'] | None = 15.0
   keep: Count = 2
   save: Literal['all', 'trained'] = 'all'
   best: tuple[str, Literal['min', 'max']] | None = None

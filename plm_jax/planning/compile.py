@@ -146,9 +146,19 @@ def hours(run_parts: AbstractRun, settings: Settings, topology: Topology) -> dic
   if peak is not None:
     seconds = {f'{100 * mfu:.0f} %': per_step / (peak * mfu * topology.devices) for mfu in MFU}
     estimate['seconds_per_step'] = seconds
+    estimate['lost_minutes'] = _lost_minutes(settings, next(iter(seconds.values())))
     if settings['steps']:
       estimate['hours'] = {share: step_seconds * settings['steps'] / 3600 for share, step_seconds in seconds.items()}
   return estimate
+
+
+def _lost_minutes(settings: Settings, seconds_per_step: float) -> float:
+  """Return the most minutes of work between two checkpoints."""
+  minutes, by_step = seconds_per_step / 60, settings['save_every'] * seconds_per_step / 60
+  if settings['save_minutes'] is None:
+    return by_step
+  logged = settings['log_every'] * minutes
+  return min(by_step, math.ceil(settings['save_minutes'] / logged) * logged)
 
 
 def compiled_train(run_parts: AbstractRun, settings: Settings) -> dict[str, Any]:

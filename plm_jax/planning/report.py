@@ -161,6 +161,12 @@ def text(plan: Mapping[str, Any]) -> str:
     lines.append(f'hours       {shares} of the peak')
     costs = ', '.join(f'{item * plan["chips"]:,.0f} at {share}' for share, item in hours.items())
     lines.append(f'chip hours  {costs}; price per chip hour: cloud.google.com/tpu/pricing')
+  if 'lost_minutes' in plan:
+    lost = plan['lost_minutes']
+    lines.append(
+      f'a lost chip costs at most {lost:,.1f} minutes of work ({lost / 60 * plan["chips"]:,.1f} chip hours) and a '
+      'restart; more if a checkpoint takes over 5 % of save_minutes'
+    )
   if plan['header']:
     lines.append(f'the config  {plan["header"]}')
   if 'search' in plan:

@@ -40,7 +40,7 @@ from plm_jax.training.parts import (
 )
 from plm_jax.training.start import HeldFolder, Start, make_start, unsound
 from plm_jax.training.step import TrainState
-from plm_jax.training.stopping import Patience, Stopping
+from plm_jax.training.stopping import Patience, SaveTimer, Stopping
 
 log = logging.getLogger(__name__)
 
@@ -240,6 +240,7 @@ def open_run(
     total_steps=total_steps,
     boundaries=frozenset(history.ends(settings)),
     stopping=stopping,
+    save_timer=SaveTimer(settings['save_minutes']),
     writer=writer,
     bar=stack.enter_context(bar),
     patience=Patience(settings, folder, start=step),

@@ -28,7 +28,7 @@ from plm_jax.training.hosts.watchdog import Watchdog
 from plm_jax.training.outcome import DONE
 from plm_jax.training.parts import Parts
 from plm_jax.training.step import Metrics, TrainState, logged_step, train_step
-from plm_jax.training.stopping import Patience, Stopping
+from plm_jax.training.stopping import Patience, SaveTimer, Stopping
 
 UNEVALUATED = 'unevaluated'  # mark of a saved step whose evaluations failed
 
@@ -168,7 +168,7 @@ class RunContext:
     last_step: the step after which this call ends.
     total_steps: steps of the whole run.
     boundaries: last step of the run, before and after each extension.
-    stopping: signals that ask for a stop.
+    stopping: signals that ask for a stop; `save_timer` tells when to save between steps of `save_every`.
     writer: of metrics; `bar` shows them.
     patience: early stopping.
     guards: optional protection from loss spikes and silent data corruption.
@@ -199,6 +199,7 @@ class RunContext:
   total_steps: int
   boundaries: frozenset[int]
   stopping: Stopping
+  save_timer: SaveTimer
   writer: metrics.Writer
   bar: progress.Bar
   patience: Patience

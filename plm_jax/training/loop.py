@@ -134,13 +134,13 @@ def _log_pace(run: RunContext, step: int, seconds: float) -> None:
 
 
 class _Due(NamedTuple):
-  """Actions after a step. They do not depend on where the run was stopped, so a resumed run takes the same ones.
+  """Actions after a step. A resumed run takes the same ones, except that it saves by time at other steps.
 
   Attributes:
     interrupted: all processes agreed to stop.
     evaluations: names of those to make.
     watched: whether the metric of `best` is among them.
-    save: whether to save the state.
+    save: whether to save the state; `timed` if only because of `save_minutes`.
     log: whether to write a line of metrics.
   """
 
@@ -148,6 +148,7 @@ class _Due(NamedTuple):
   evaluations: list[str]
   watched: bool
   save: bool
+  timed: bool
   log: bool
 
 
@@ -161,12 +162,11 @@ def _due(run: RunContext, step: int) -> _Due:
     name for name in run.data.evaluations if is_boundary or step % config.steps_between(settings, name) == 0
   ]
   watched = settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluations
+  save = interrupted or watched or is_last or step % settings['save_every'] == 0
+  logged = is_last or step % settings['log_every'] == 0
+  timed = logged and not save and run.save_timer.agreed(run.checkpoints.seconds)
   return _Due(
-    interrupted=interrupted,
-    evaluations=evaluations,
-    watched=watched,
-    save=interrupted or watched or is_last or step % settings['save_every'] == 0,
-    log=is_last or step % settings['log_every'] == 0,
+    interrupted=interrupted, evaluations=evaluations, watched=watched, save=save or timed, timed=timed, log=logged
   )
 
 
@@ -268,6 +268,9 @@ def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
 
 def _save(run: RunContext, loop: LoopState, due: _Due, *, failed: bool = False) -> None:
   """Save a finite state, or end; mark it if evaluations failed."""
+  run.save_timer.restart()
+  if due.timed:
+    log.info(f'step {loop.step} is saved by time (save_minutes)')
   if paths := _nonfinite(run, loop):
     log.error(f'step {loop.step} is not saved: numbers are not finite in {paths}')
     # while updates are skipped, `max_skipped` decides when to end; otherwise nothing would ever end or save the run
@@ -284,6 +287,7 @@ def _save(run: RunContext, loop: LoopState, due: _Due, *, failed: bool = False) 
       metrics={**loop.scores, **spent} if due.evaluations else spent,
       sums={**interval.to_sums(loop.interval, run.measures), **run.guards.sums(), **(_FAILED if failed else {})},
       best_allowed=loop.skipped_in_a_row == 0,
+      timed=due.timed,
     )
 
 

@@ -1,8 +1,10 @@
-"""Reasons for a run to end before its last step: early stopping and signals."""
+"""Reasons to end before the last step, early stopping and signals, and to save between steps of `save_every`."""
 
 import contextlib
+import itertools
 import logging
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,8 +14,11 @@ from jax.experimental import multihost_utils
 from plm_jax.cli import notices, signals
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import metrics
+from plm_jax.training.hosts import join as hosts
 
 log = logging.getLogger(__name__)
+SHARE = 0.05  # most time that checkpoints by time may take
+_asked = itertools.count()
 
 
 def as_loss(best: tuple[str, str], value: float) -> float:
@@ -70,6 +75,29 @@ class Stopping:
     if jax.process_count() == 1 and signals.asked():
       log.info('stopped by a signal before the first step; there is nothing new to save')
       signals.check()
+
+
+class SaveTimer:
+  """Time since the last checkpoint; process 0 decides for all."""
+
+  def __init__(self, minutes: float | None):
+    """Start the clock; None never saves."""
+    self._minutes = minutes
+    self.restart()
+
+  def restart(self) -> None:
+    """Count from now, when a checkpoint is written."""
+    self._since = time.monotonic()
+
+  def agreed(self, seconds: float) -> bool:
+    """Return whether all processes save; call at every logged step.
+
+    `seconds` is how long the last checkpoint took.
+    """
+    if self._minutes is None:
+      return False
+    late = time.monotonic() - self._since >= max(60 * self._minutes, seconds / SHARE)
+    return hosts.from_first(f'save by time {next(_asked)}', str(late)) == str(True)
 
 
 @contextlib.contextmanager

@@ -19,8 +19,8 @@ from plm_jax.training.before import model_from
 
 # keys of a config that change neither the model and its head nor its sequences
 NOT_COUNTED = (
-  'seed', 'optim', 'steps', 'epochs', 'extend', 'skip', 'log_every', 'eval_every', 'save_every', 'keep', 'save',
-  'best', 'early_stop', 'max_skipped', 'spikes', 'verify_every', 'log', 'sharding', 'init_from',
+  'seed', 'optim', 'steps', 'epochs', 'extend', 'skip', 'log_every', 'eval_every', 'save_every', 'save_minutes', 'keep',
+  'save', 'best', 'early_stop', 'max_skipped', 'spikes', 'verify_every', 'log', 'sharding', 'init_from',
 )  # fmt: skip
 Counted = Mapping[str, int]
 

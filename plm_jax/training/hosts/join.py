@@ -33,6 +33,7 @@ NAMES = {
 }
 OF_TPUS = ('gketpu', 'gcetpu')
 REPORT_SECONDS = 15
+WAIT_S = 86_400  # for process 0, which may compile; if it is gone, jax ends the others sooner
 PROBE_SECONDS = 3.0  # for the address of a coordinator or of the metadata server to answer
 
 
@@ -254,6 +255,17 @@ def tell_all(key: str, text: str, *, timeout: int) -> list[str | None]:
       log.warning(f'process {process} did not say its {key}: {str(error).splitlines()[0]}')
       heard.append(None)
   return heard
+
+
+def from_first(key: str, text: str) -> str:
+  """Return the text of process 0; all call it, each time with another key."""
+  client = distributed.global_state.client
+  if client is None:
+    return text
+  if first():
+    client.key_value_set(f'plm_jax/{key}', text)
+    return text
+  return client.blocking_key_value_get(f'plm_jax/{key}', 1000 * WAIT_S)
 
 
 def tell_first(key: str, text: str) -> str | None:
