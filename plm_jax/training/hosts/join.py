@@ -258,7 +258,7 @@ def tell_all(key: str, text: str, *, timeout: int) -> list[str | None]:
 
 
 def from_first(key: str, text: str) -> str:
-  """Return the text of process 0; all call it, each time with another key."""
+  """Return the text of process 0; all processes call it."""
   client = distributed.global_state.client
   if client is None:
     return text
