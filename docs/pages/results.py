@@ -49,8 +49,8 @@ def pages(root: pathlib.Path) -> dict[str, str]:
     )
   parts = [
     '# Measured tables',
-    'A claim **agrees** or is **opposite** where the 95 % interval of the measured difference excludes 0. '
-    'Otherwise the runs **cannot tell**.',
+    "A claim **agrees** or is **opposite** where the 95 % interval of the measured difference excludes 0, and Holm's "
+    'test over all comparisons of the table is below .05. Otherwise the runs **cannot tell**.',
     markdown.table(('table', 'claims and questions', 'cost'), rows),
     ':::{toctree}\n:hidden:\n\n' + '\n'.join('_'.join(folder.parts[-2:]) for folder in folders) + '\n:::',
   ]
@@ -70,6 +70,8 @@ def claims(text: str) -> list[tuple[str, list[Verdict]]]:
 def _verdict(sign: str, beyond_noise: str) -> str:
   if beyond_noise == 'yes':
     return f'**{sign}**'
+  if sign == 'not compared':
+    return 'cannot tell (runs at chance)'
   if sign not in ('agrees', 'opposite'):
     return 'cannot tell'
   return f'cannot tell ({"same" if sign == "agrees" else "opposite"} direction)'

@@ -47,7 +47,6 @@ def get_table(scale):
       rows,
       ('not shared, E 768', 'not shared, E 64'),
       *(('all shared, E 128', f'all shared, E {other}') for other in (64, 256, 768)),
-      ('not shared, E 128', 'all shared, E 128'),
     ),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     summary='median' if scale == 'paper' else 'mean',

@@ -11,6 +11,7 @@ ROWS = {  # config, words, family, MNLI, QNLI, MRPC, SST-2, SQuAD F1
   'LTR & No NSP': ('bert/ltr.py', (), 'bert', (82.1, 84.3, 77.5, 92.1, 77.8)),
 }
 COLUMNS = ('MNLI', 'QNLI', 'MRPC', 'SST-2', 'SQuAD F1')
+NAMED = ('QNLI', 'MNLI', 'SQuAD F1')  # where the text finds that next sentences help
 
 
 def get_table(scale):
@@ -29,7 +30,9 @@ def get_table(scale):
     mark='C',
     columns=columns,
     rows=rows,
-    claims=claims.claimed(columns, rows, ('BERT base', 'No NSP'), ('No NSP', 'LTR & No NSP')),
+    claims=claims.claimed(
+      columns, rows, ('BERT base', 'No NSP', NAMED), ('No NSP', 'LTR & No NSP'), asked=('MRPC', 'SST-2')
+    ),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference='No NSP',
     note=scales.masked(scale),

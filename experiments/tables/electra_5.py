@@ -33,6 +33,7 @@ def get_table(scale):
       ('GLUE',) if scale == 'paper' else TASKS,
       ('ELECTRA', 'BERT'),
       ('ELECTRA', 'ELECTRA 15 %'),
+      ('replace MLM', 'BERT'),
       ('all-tokens MLM', 'replace MLM'),
     ),
     tuning_seeds=dict(tiny=1, small=3, paper=10)[scale],

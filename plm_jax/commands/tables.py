@@ -20,6 +20,9 @@ not repeated and interrupted ones resume, so repeat the same command after any i
 
 --data names the folder of the task data sets and --corpus the pre-training text; by default the paths of the configs.
 
+--seeds=5 makes five runs of each cell: pre-trainings if the table has several, else fine-tunings. Those of fewer seeds
+are among them. --first_seed=100 replicates the table with other seeds.
+
 --adopt=DIR reuses finished runs made elsewhere. Their config, the checksums of their vocabulary and data, and the run
 they started from must be the same; paths may differ. The log names the checksum that differs.
 """
@@ -45,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   scales = file.SCALES if arguments.cost and arguments.scale is None else (arguments.scale or 'small',)
   arguments.scale = scales[-1]
   _check_weights(arguments)
-  table = file.read(arguments.table, arguments.scale)
+  seeds = dict(seeds=arguments.seeds, first_seed=arguments.first_seed)
+  table = file.read(arguments.table, arguments.scale, **seeds)
   if arguments.workdir is None and not arguments.cost:
     return _show_cells(table, arguments)
   from plm_jax.cli import logs
@@ -68,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   if arguments.cost:
     for scale in scales:
-      scaled = file.read(arguments.table, scale)
+      scaled = file.read(arguments.table, scale, **seeds)
       costs.show(scaled, runs.plan(scaled, places), places, scale=scale)
     return 0
   out = files.path(arguments.out or files.path(arguments.workdir) / file.stem(arguments.table) / arguments.scale)
@@ -92,6 +96,8 @@ def _parser() -> command.Parser:
   add('--out', metavar='DIR', help='folder of the table (default: WORKDIR/NAME/SCALE)')
   add('--data', metavar='DIR', help='folder of the task data sets')
   add('--corpus', metavar='DIR', help='pre-training text')
+  add('--seeds', type=command.COUNT, help='seeds of a cell: of pre-training if the table has several, else of tuning')
+  add('--first_seed', type=command.SEED, default=0, help='added to every seed, for an independent replication')
   add('--adopt', metavar='DIR', nargs='+', default=(), help='folders of runs made elsewhere')
   add('--minutes', type=command.POSITIVE, default=float('inf'), help='start no run after this many minutes')
   which = parser.add_mutually_exclusive_group()

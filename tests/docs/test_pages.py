@@ -66,14 +66,18 @@ def test_every_benchmark_has_its_page_or_is_named() -> None:
 
 
 def test_verdicts_come_from_intervals() -> None:
-  rows = '| column | better | than | published | measured | 95% interval | sign | beyond noise |\n| --- |\n'
+  rows = '| column | better | than | published | measured | 95% interval | sign | beyond noise | p (Holm) |\n| --- |\n'
   text = f'# T\n\n## What the paper claims\n\n{rows}'
-  text += '| a | b | c | +1 | +2 | +1 to +3 | agrees | yes |\n| a | b | c | +1 | -2 | -3 to -1 | opposite | yes |\n'
-  text += '| a | b | c | +1 | -2 | -3 to +1 | opposite | no |\n'
+  text += '| a | b | c | +1 | +2 | +1 to +3 | agrees | yes | 0.01 |\n'
+  text += '| a | b | c | +1 | -2 | -3 to -1 | opposite | yes | 0.01 |\n'
+  text += '| a | b | c | +1 | -2 | -3 to +1 | opposite | no | 1 |\n'
+  text += '| a | b | c | +1 |  | none: 0 of 3 and 1 of 3 at chance | not compared |  |  |\n'
   ((heading, verdicts),) = results.claims(text)
   assert heading == 'What the paper claims'
-  assert [one.verdict for one in verdicts] == ['**agrees**', '**opposite**', 'cannot tell (opposite direction)']
-  assert results.counted(verdicts) == '1 agree, 1 opposite, 1 cannot tell'
+  assert [one.verdict for one in verdicts] == [
+    '**agrees**', '**opposite**', 'cannot tell (opposite direction)', 'cannot tell (runs at chance)',
+  ]  # fmt: skip
+  assert results.counted(verdicts) == '1 agree, 1 opposite, 2 cannot tell'
 
 
 def test_a_docstring_becomes_markdown() -> None:

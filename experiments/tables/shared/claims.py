@@ -22,9 +22,9 @@ def claims(columns: Sequence[str], *pairs: tuple[str, str]) -> list[dict[str, st
 def claimed(
   columns: Mapping[str, Mapping[str, Any]],
   rows: Mapping[str, Mapping[str, Any]],
-  *pairs: tuple[str, str],
+  *pairs: tuple[str, str] | tuple[str, str, Sequence[str]],
   asked: Sequence[str] = (),
-) -> list[dict[str, str]]:
+) -> list[dict[str, Any]]:
   """Return claims of pairs for the columns in which the paper's numbers agree.
 
   An empty column has no claim: the table gives the reason.
@@ -32,22 +32,25 @@ def claimed(
   Args:
     columns: of the table.
     rows: of the table.
-    *pairs: what the paper concludes.
-    asked: columns in which it is asked here as well, where the paper has not both numbers.
+    *pairs: what the text of the paper concludes, and the columns that it concludes it for; without them, all.
+    asked: columns in which it is asked here as well, where the paper has not both numbers or does not claim it.
   """
 
-  def says(column: str, better: str, than: str) -> bool:
+  def says(column: str, better: str, than: str) -> bool | None:
     first, second = (rows[row].get('published', {}).get(column) for row in (better, than))
     if first is None or second is None:
-      return column in asked
+      return None
     return first < second if columns[column].get('better') == 'min' else first > second
 
   def is_measured(column: str, *both: str) -> bool:
     return not any(rows[row].get('empty') or column in rows[row].get('without', {}) for row in both)
 
-  return [
-    dict(column=column, better=better, than=than)
-    for better, than in pairs
-    for column in measured(columns)
-    if is_measured(column, better, than) and says(column, better, than)
-  ]
+  found = []
+  for better, than, *named in pairs:
+    for column in filter(lambda column: is_measured(column, better, than), measured(columns)):
+      agrees = says(column, better, than)
+      if agrees and column in (named[0] if named else columns):
+        found.append(dict(column=column, better=better, than=than))
+      elif agrees is not False and column in asked:
+        found.append(dict(column=column, better=better, than=than, asked=True))
+  return found

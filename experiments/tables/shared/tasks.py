@@ -65,6 +65,7 @@ class Task:
     steps: updates at the small scale.
     keys: changes of a config for a user's own data.
     not_small: why the small scale does not measure it; '' if it does.
+    frequent: score of the most frequent class on the validation examples; None if unknown.
   """
 
   configs: Mapping[str, str]
@@ -75,6 +76,7 @@ class Task:
   steps: int = 400
   keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   not_small: str = ''
+  frequent: float | None = None
 
 
 _IMDB = {
@@ -88,10 +90,10 @@ _IMDB = {
   'eval': {'validation': dict(data=dict(split='test'))},
 }
 TASKS = {
-  'SST-2': Task(_GLUE, 'sst2', folder='glue_sst2'),
-  'CoLA': Task(_GLUE, 'cola', 'validation/matthews', folder='glue_cola'),
-  'MRPC': Task(_PAIRS, 'mrpc', folder='glue_mrpc', steps=350),
-  'RTE': Task(_GLUE, 'rte', folder='glue_rte', steps=250),
+  'SST-2': Task(_GLUE, 'sst2', folder='glue_sst2', frequent=50.9),
+  'CoLA': Task(_GLUE, 'cola', 'validation/matthews', folder='glue_cola', frequent=0.0),
+  'MRPC': Task(_PAIRS, 'mrpc', folder='glue_mrpc', steps=350, frequent=68.4),
+  'RTE': Task(_GLUE, 'rte', folder='glue_rte', steps=250, frequent=52.7),
   'STS-B': Task(_PAIRS, 'stsb', 'validation/spearman', folder='glue_stsb'),
   'MNLI': Task(
     _GLUE, 'mnli', 'validation_matched/accuracy', folder='glue_mnli', not_small='networks of this scale stay at chance'
@@ -169,12 +171,19 @@ def _column(scale: str, name: str) -> dict[str, Any]:
     metric = task.metric if name == 'SQuAD F1' else f'{task.metric.partition("/")[0]}/accuracy'
     return dict(metric=metric, configs=configs, times=task.times)
   column = dict(metric=task.metric, configs=configs, folder=task.folder, times=task.times, keys=dict(task.keys))
+  column |= frequent(name)
   if scale == 'small':
     if task.configs.get('bert') == _GLUE['bert']:
       configs['bert'] += ',mean'
     shape = _WINDOWS if name == 'SQuAD F1' else scales.ROWS
     column['keys'] |= scales.TUNING | shape | scales.every(task.steps)
   return column
+
+
+def frequent(name: str) -> dict[str, Any]:
+  """Return the baseline of a task's column, if it is known."""
+  score = TASKS[name].frequent
+  return {} if score is None else dict(trivial={'most frequent class': score})
 
 
 def tuned_as(scale: str, family: str, rows: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
 from plm_jax.config import signatures
 from plm_jax.config.load import call
@@ -27,6 +27,7 @@ Summary = Literal['mean', 'median', 'best on dev']
 BEST: Summary = 'best on dev'
 Start = Literal['pretrained', 'scratch']
 NESTED = ('rows', 'columns', 'claims')  # fields of a table that are checked before it
+CHANCE = ('most frequent class', 'chance')  # scores in `trivial` of a network that learned nothing
 COUNTED = ('parameters', 'tokens')  # columns that need no metric
 Mark = Literal['A', 'B', 'C', 'D', 'none']
 SCALES: tuple[str, ...] = get_args(Scale)
@@ -159,11 +160,13 @@ class Claim:
     column: the column.
     better: the better row.
     than: the row it is compared with, or a score of `Column.trivial`.
+    asked: whether the text of the paper does not claim it, and it is compared here all the same.
   """
 
   column: str
   better: str
   than: str
+  asked: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +183,7 @@ class Table:
     claims: differences that the paper claims.
     pretraining_seeds: number of pre-trainings of a row.
     tuning_seeds: number of fine-tunings of each of them.
+    first_seed: added to every seed, for an independent replication.
     summary: how the runs of a cell become one number: mean, median, or the run that is best on development examples
       (`Column.chosen_by`).
     reference: row whose pre-training must have left the plateau of word frequencies; empty for none.
@@ -195,6 +199,7 @@ class Table:
   claims: Sequence[Claim] = ()
   pretraining_seeds: int = 1
   tuning_seeds: int = 3
+  first_seed: Annotated[int, '0 <= x'] = 0
   summary: Summary = 'mean'
   reference: str = ''
   plateau: str = 'validation/perplexity'
@@ -230,7 +235,7 @@ def stem(name: str) -> str:
   return '_'.join([files.path(file).stem, *(word for word in words.split(',') if word)])
 
 
-def read(name: str, scale: str) -> Table:
+def read(name: str, scale: str, *, seeds: int | None = None, first_seed: int = 0) -> Table:
   """Read the table of a file at a scale.
 
   Raises ConfigError: no such file, or it returns no valid table; names the row or column, and the key.
@@ -238,6 +243,8 @@ def read(name: str, scale: str) -> Table:
   Args:
     name: name of the file, with arguments of its `get_table` after a colon.
     scale: one of `SCALES`, or of the `SCALES` of the file.
+    seeds: number of seeds of a cell, of pre-training if the table has several, else of fine-tuning; None for its own.
+    first_seed: field of the table.
   """
   errors.check_choice('--scale', 'scale', scale, (*SCALES, PUBLISHED))
   file, _, words = name.partition(':')
@@ -262,6 +269,11 @@ def read(name: str, scale: str) -> Table:
     'claims': [_build(Claim, claim, f'{name}: claim {index}') for index, claim in enumerate(claims)],
   }
   table = _build(Table, {**data, **parts}, name)
+  table = dataclasses.replace(table, first_seed=first_seed)
+  if seeds is not None and table.pretraining_seeds == 1:
+    table = dataclasses.replace(table, tuning_seeds=seeds)
+  elif seeds is not None:
+    table = dataclasses.replace(table, pretraining_seeds=seeds)
   _check(table, name)
   return table
 
@@ -319,7 +331,7 @@ def _check_sign(table: Table, claim: Claim, label: str) -> None:
   better, than = (
     table.rows[row].published.get(claim.column) if row in table.rows else None for row in (claim.better, claim.than)
   )
-  if better is None or than is None:
+  if better is None or than is None or claim.asked:
     return
   if not (better > than if table.columns[claim.column].better == 'max' else better < than):
     raise ConfigError(

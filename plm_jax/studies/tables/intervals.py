@@ -1,4 +1,4 @@
-"""Compute confidence intervals of differences: a bootstrap over seeds and test examples."""
+"""Compute confidence intervals of differences: a bootstrap over test examples and seeds, and Welch over seeds."""
 
 import math
 import warnings
@@ -35,11 +35,12 @@ class Measured(NamedTuple):
 
 
 class Interval(NamedTuple):
-  """A difference and its confidence interval of `LEVEL`."""
+  """A difference, its confidence interval of `LEVEL`, and its p-value."""
 
   difference: float
   low: float
   high: float
+  p: float = 1.0
 
   @property
   def is_sure(self) -> bool:
@@ -94,65 +95,91 @@ def summarise(cell: Measured, summary: Summary) -> float:
 def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, draws: int = DRAWS) -> Interval:
   """Compute the difference of two cells with a confidence interval.
 
-  This is a hierarchical bootstrap (Efron and Tibshirani 1993, chapters 8 and 13). Each draw resamples seeds of
-  pre-training, within each of them seeds of fine-tuning, and test examples, which are the same for both cells. A level
-  with one seed adds nothing to the interval: with one pre-training it is a statement about that pre-training. Noise
-  shared by examples and seeds (an example that is right by chance in one run) counts on both levels, and few seeds
-  underestimate their noise. The coverage was simulated with three seeds per cell and equal true means. It is 99 % if
-  seeds differ only by the noise of 872 examples, and 93 to 96 % if they also deviate by 2 points. With 3,000 examples
-  or more and that deviation it is 85 to 89 %: then trust the differences of runs more than the interval.
+  The interval covers two. The first is a hierarchical bootstrap (Efron and Tibshirani 1993, chapters 8 and 13). Each
+  draw resamples seeds of pre-training, within each of them seeds of fine-tuning, and test examples, which are the same
+  for both cells. It underestimates the noise of few seeds, so the second is Welch's interval over seeds (`_welch`). The
+  p-value is the larger one of both. A level with one seed adds nothing to the interval: with one pre-training it is a
+  statement about that pre-training. `benchmarks/tables.py` simulates how often equal cells differ beyond the noise.
 
   For a metric that is no mean over examples, groups of examples replace examples (`of_groups`). If examples are
-  unknown, only a few seeds can be resampled, and their bootstrap is too narrow. The variance of its draws then gives
-  the width of Welch's interval, by Student's t (`_welch`). Each point of a grid is in each draw, with its own seeds.
-  With summary 'best on dev', each draw selects again among its runs. A draw contains some runs twice, so it selects
-  among fewer runs than the cell, and the interval is biased to worse values. Development examples are not resampled.
+  unknown, seeds alone count. Each point of a grid is in each draw, with its own seeds. With summary 'best on dev',
+  there is only the bootstrap, in which each draw selects again among its runs. A draw contains some runs twice, so it
+  selects among fewer runs than the cell, and the interval is biased to worse values. Development examples are not
+  resampled.
 
   Args:
     a: runs of one cell.
     b: runs of the other cell, on the same examples.
   """
-  rng = np.random.default_rng(seed)
+  estimate, ends, p_values = summarise(a, summary) - summarise(b, summary), [], []
   paired = are_paired(a, b)
-  batches = []
-  for start in range(0, draws, AT_ONCE):
-    count = min(AT_ONCE, draws - start)
-    weights = _weights(rng, a.rows.shape[-1], count) if paired and a.rows is not None else None
-    batches.append([_draw(rng, cell, weights, count, summary) for cell in (a, b)])
-  resampled = np.concatenate(batches, axis=-1)  # [2, draws]
-  estimate = summarise(a, summary) - summarise(b, summary)
   if paired or summary == 'best on dev':  # Student's t does not hold for the best of some runs
-    low, high = np.nanquantile(resampled[0] - resampled[1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-  else:
-    half = _welch(np.nanvar(resampled, axis=-1), [_num_seeds(a), _num_seeds(b)])
-    low, high = estimate - half, estimate + half
-  estimate, low, high = (round(float(number), DECIMALS) for number in (estimate, low, high))
-  return Interval(difference=estimate, low=low, high=high)
+    resampled = _resampled(a, b, summary, np.random.default_rng(seed), draws, paired=paired)
+    ends.append(np.nanquantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
+    p_values.append(_p_value(estimate, float(np.nanstd(resampled)), math.inf))
+  if summary != 'best on dev':
+    deviation, degrees = _welch(a, b, summary)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, degrees)) * deviation
+    ends.append([estimate - half, estimate + half])
+    p_values.append(_p_value(estimate, deviation, degrees))
+  lows, highs = zip(*ends, strict=True)
+  return Interval(*(round(float(number), DECIMALS) for number in (estimate, min(lows), max(highs), max(p_values))))
 
 
-def _welch(variances: np.ndarray, seeds: Sequence[int]) -> float:
-  """Compute half the width of Welch's interval of a difference (Welch 1947).
+def _p_value(estimate: float, deviation: float, degrees: float) -> float:
+  """Compute the two-sided p-value of a difference from its standard error."""
+  if not deviation:
+    return float(not estimate)
+  return float(2 * stats.t.sf(abs(estimate) / deviation, degrees))
 
-  For example, for values 0 1 2 and 0 0 0 (n = 3) the draws have variance 2/9 and the mean 1/3. With 2 degrees of
-  freedom t is 4.30, and the result 2.48.
 
-  Args:
-    variances: f64[2], of the bootstrap samples of each cell: (n - 1) / n times the variance of its mean.
-    seeds: n of each cell.
+def _welch(a: Measured, b: Measured, summary: Summary) -> tuple[float, float]:
+  """Compute standard error and degrees of freedom over seeds.
+
+  With several pre-trainings, a seed is the mean of the fine-tunings of each (Welch 1947). A single seed adds nothing.
+  For example, for values 0 1 2 and 0 0 0 they are sqrt(1/3) and 2, and the interval is 4.30 times .58 wide to each
+  side.
   """
-  freedom = np.maximum(np.array(seeds) - 1, 1)
-  of_means = variances * np.array(seeds) / freedom
+  seeds = [_by_seed(cell) for cell in (a, b)]
+  freedom = np.array([max(len(values) - 1, 1) for values in seeds])
+  of_means = np.array([values.var(ddof=1) / len(values) if len(values) > 1 else 0.0 for values in seeds])
   if not of_means.any():
-    return 0.0
+    return 0.0, math.inf
   degrees = of_means.sum() ** 2 / (of_means**2 / freedom).sum()
-  return float(stats.t.ppf((1 + LEVEL) / 2, degrees)) * math.sqrt(of_means.sum())
+  median = math.pi / 2 if summary == 'median' else 1.0  # variance of a median over that of a mean
+  return math.sqrt(median * of_means.sum()), float(degrees)
 
 
-def _num_seeds(cell: Measured) -> int:
-  """Count the seeds with a result, of fine-tuning with one pre-training."""
-  has_result = ~np.isnan(cell.values)
-  pretrainings = int(has_result.any(axis=1).sum())
-  return pretrainings if pretrainings > 1 else -(-int(has_result.sum()) // cell.points)
+def _by_seed(cell: Measured) -> np.ndarray:
+  """Return the finite values by seed, of fine-tuning with one pre-training."""
+  by_pretraining = [values[~np.isnan(values)] for values in cell.values if not np.isnan(values).all()]
+  return by_pretraining[0] if len(by_pretraining) == 1 else np.array([values.mean() for values in by_pretraining])
+
+
+def num_at_chance(cell: Measured, chance: float, *, better: str) -> int:
+  """Count runs within two standard errors of their examples of chance."""
+  errors = np.zeros_like(cell.values) if cell.rows is None else cell.rows.std(-1) / math.sqrt(cell.rows.shape[-1])
+  above = (cell.values - chance) * (1 if better == 'max' else -1)
+  return int(np.count_nonzero(above <= 2 * errors))  # nan is not
+
+
+def of_counts(counts: Sequence[int], runs: Sequence[int]) -> Interval:
+  """Compare the shares of runs at chance by Boschloo's exact test."""
+  shares = [count / number for count, number in zip(counts, runs, strict=True)]
+  table = [counts, [number - count for count, number in zip(counts, runs, strict=True)]]
+  return Interval(shares[0] - shares[1], -1.0, 1.0, float(stats.boschloo_exact(table).pvalue))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+  """Adjust p-values for the number of tests (Holm 1979).
+
+  For example, .01 .04 .03 become .03 .06 .06.
+  """
+  order = np.argsort(p_values)
+  scaled = np.array(p_values)[order] * np.arange(len(p_values), 0, -1)
+  adjusted = np.empty(len(p_values))
+  adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+  return adjusted.tolist()
 
 
 def is_known(a: Measured, b: Measured) -> bool:
@@ -163,6 +190,19 @@ def is_known(a: Measured, b: Measured) -> bool:
 def are_paired(a: Measured, b: Measured) -> bool:
   """Return whether both cells have scores of equally many examples."""
   return a.rows is not None and b.rows is not None and a.rows.shape[-1] == b.rows.shape[-1]
+
+
+def _resampled(
+  a: Measured, b: Measured, summary: Summary, rng: np.random.Generator, draws: int, *, paired: bool
+) -> np.ndarray:
+  """Resample seeds and examples, f64[draws] of differences."""
+  batches = []
+  for start in range(0, draws, AT_ONCE):
+    count = min(AT_ONCE, draws - start)
+    weights = _weights(rng, a.rows.shape[-1], count) if paired and a.rows is not None else None
+    drawn = [_draw(rng, cell, weights, count, summary) for cell in (a, b)]
+    batches.append(drawn[0] - drawn[1])
+  return np.concatenate(batches)
 
 
 def _weights(rng: np.random.Generator, rows: int, draws: int) -> np.ndarray:

@@ -3,16 +3,16 @@
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from plm_jax.core.errors import ConfigError
 from plm_jax.io import files
 from plm_jax.studies.tables import cells, intervals, picture, published
-from plm_jax.studies.tables.file import BEST, COUNTED, Claim, Column, Origin, Table, origin
+from plm_jax.studies.tables.file import BEST, CHANCE, Claim, Origin, Table, origin
 from plm_jax.studies.tables.intervals import Measured
+from plm_jax.studies.tables.measured import constant, measured, num_at_chance, num_runs
 from plm_jax.studies.tables.published import DIFFERS
 
 LEFT = 0.5  # nats below the entropy of word frequencies at which a network has left the plateau
@@ -23,72 +23,6 @@ MARKS = {
   'D': 'remembered, unverified',
   'none': 'none',
 }
-
-
-def measured(table: Table, results: Mapping[str, Any], row: str, column: str) -> Measured | None:
-  """Collect the scaled runs of a cell; None without a result."""
-  if parts := table.columns[column].over:
-    return _mean([measured(table, results, row, part) for part in parts])
-  by_seed = results['cells'].get(row, {}).get(column)
-  if not by_seed:
-    return None
-  definition = table.columns[column]
-  times, plus = definition.times, definition.plus
-  runs = [[results['runs'].get(digest) for digest in digests] for digests in by_seed]
-  values = np.array([[_value(run, definition) for run in of_seed] for of_seed in runs]) * times + plus
-  dev = None
-  if table.summary == BEST and definition.chosen_by is not None:
-    metric, better = definition.chosen_by
-    dev = np.array([[_metric(run, metric) for run in of_seed] for of_seed in runs]) * (1 if better == 'max' else -1)
-    values = np.where(np.isnan(dev), np.nan, values)  # a run that cannot be selected does not count
-  if np.isnan(values).all():
-    return None
-  points = max(1, len(definition.grid))
-  if values.shape[1] % points:
-    raise ConfigError(
-      f'column {column!r}: its grid has {points} points, but row {row!r} of cells.json has {values.shape[1]} runs per '
-      'pre-training: the file is of another version of this table; move it away'
-    )
-  scores = [[_scores(run, definition) for run in of_seed] for of_seed in runs]
-  with_scores = [run for of_seed in scores for run in of_seed if run is not None]
-  is_missing = np.array([[run is None for run in of_seed] for of_seed in scores]) & ~np.isnan(values)
-  if is_missing.any() or len({len(run) for run in with_scores}) != 1:
-    return Measured(values=values, dev=dev, points=points)
-  zeros = np.zeros(len(with_scores[0]))  # placeholder of a run without a result, whose value is nan
-  rows = np.array([[zeros if run is None else run for run in of_seed] for of_seed in scores]) * times + plus
-  return Measured(values=values, rows=rows, dev=dev, points=points)
-
-
-def _mean(parts: Sequence[Measured | None]) -> Measured | None:
-  of_columns = [part.values for part in parts if part is not None]
-  if len(of_columns) < len(parts):
-    return None
-  values = np.mean(of_columns, axis=0)
-  return None if np.isnan(values).all() else Measured(values=values)
-
-
-def _scores(run: Mapping[str, Any] | None, column: Column) -> np.ndarray | None:
-  recorded = run or {}
-  packed = recorded.get('rows', {}).get(column.metric) or recorded.get('groups', {}).get(column.metric)
-  return None if packed is None else cells.unpacked(packed)
-
-
-def _value(run: Mapping[str, Any] | None, column: Column) -> float:
-  if column.of not in COUNTED:
-    return _metric(run, column.metric)
-  count = (run or {}).get(column.of)
-  return math.nan if count is None else float(count)
-
-
-def _metric(run: Mapping[str, Any] | None, name: str) -> float:
-  value = (run or {}).get('metrics', {}).get(name)
-  return math.nan if value is None else float(value)
-
-
-def constant(value: float, like: Measured) -> Measured:
-  """Build a cell in which every value is the same."""
-  rows = None if like.rows is None else np.full_like(like.rows, value)
-  return like._replace(values=np.full_like(like.values, value), rows=rows)
 
 
 def shown(value: float) -> str:
@@ -144,7 +78,10 @@ def _grid(table: Table, results: Mapping[str, Any]) -> list[str]:
         number = f'({number})'
       line += [number + (f' [{letter}]' if letter else '')] * published
       mark = ' **differs**' if verdicts[row_name, name] == DIFFERS else ''
-      line += [cell_text(measured(table, results, row_name, name), table) + mark] * filled
+      cell = measured(table, results, row_name, name)
+      if cell is not None and (count := num_at_chance(cell, table.columns[name])):
+        mark = f', {count} of {num_runs(cell)} at chance{mark}'
+      line += [cell_text(cell, table) + mark] * filled
     lines.append(_line(line))
   for trivial in dict.fromkeys(name for column in table.columns.values() for name in column.trivial):
     line = [trivial]
@@ -192,21 +129,42 @@ def _line(items: list[str]) -> str:
 
 def _claims(table: Table, results: Mapping[str, Any]) -> list[str]:
   level = f'{intervals.LEVEL:.0%}'
-  head = ['column', 'better', 'than', 'published', 'measured', f'{level} interval', 'sign', 'beyond noise']
-  by_heading: dict[str, list[Claim]] = {}
-  for claim in table.claims:
-    by_heading.setdefault(_heading(table, claim), []).append(claim)
+  head = ['column', 'better', 'than', 'published', 'measured', f'{level} interval', 'sign', 'beyond noise', 'p (Holm)']
+  found = {index: pair for index, claim in enumerate(table.claims) if (pair := _interval(table, results, claim))}
+  adjusted = dict(zip(found, intervals.holm([interval.p for interval in found.values()]), strict=True))
+  by_heading: dict[str, list[str]] = {}
+  for index, claim in enumerate(table.claims):
+    line = _claim(table, results, claim, found.get(index), adjusted.get(index, 1.0))
+    by_heading.setdefault(_heading(table, claim), []).append(_line(line))
   lines = []
-  for heading, claims in sorted(by_heading.items(), reverse=True):  # claims of the paper first
-    lines += ['', f'## {heading}', '', _line(head), _line(['---'] * len(head))]
-    lines += [_line(_claim(table, results, claim)) for claim in claims]
+  for heading, of_claims in sorted(by_heading.items(), reverse=True):  # claims of the paper first
+    lines += ['', f'## {heading}', '', _line(head), _line(['---'] * len(head)), *of_claims]
   return lines
+
+
+def _interval(table: Table, results: Mapping[str, Any], claim: Claim) -> intervals.Interval | None:
+  """Compare the cells of a claim; None if they cannot be compared."""
+  better, than = _compared(table, results, claim)
+  if better is None or than is None or not intervals.is_known(better, than):
+    return None
+  if not any(counts := _at_chance(table, better, than, claim)):
+    return intervals.difference(better, than, table.summary)
+  runs = [num_runs(cell) for cell in (better, than)]
+  differs = claim.than in table.rows and counts[0] * runs[1] != counts[1] * runs[0]
+  return intervals.of_counts(counts, runs) if differs else None
+
+
+def _at_chance(table: Table, better: Measured, than: Measured, claim: Claim) -> list[int]:
+  """Count the runs at chance of both cells of a claim."""
+  column = table.columns[claim.column]
+  return [num_at_chance(better, column), num_at_chance(than, column) if claim.than in table.rows else 0]
 
 
 def _heading(table: Table, claim: Claim) -> str:
   if table.mark == 'none':
     return 'What is asked'
-  return 'Asked here as well' if _difference(table, claim) is None else 'What the paper claims'
+  is_asked = claim.asked or _difference(table, claim) is None
+  return 'Asked here as well' if is_asked else 'What the paper claims'
 
 
 def _difference(table: Table, claim: Claim) -> float | None:
@@ -226,22 +184,34 @@ def _compared(table: Table, results: Mapping[str, Any], claim: Claim) -> list[Me
   return both
 
 
-def _claim(table: Table, results: Mapping[str, Any], claim: Claim) -> list[str]:
+def _claim(
+  table: Table, results: Mapping[str, Any], claim: Claim, interval: intervals.Interval | None, adjusted: float
+) -> list[str]:
+  """Format a claim; `adjusted` is its p-value among all claims."""
   column, published = table.columns[claim.column], _difference(table, claim)
-  both = _compared(table, results, claim)
+  better, than = _compared(table, results, claim)
   line = [claim.column, claim.better, claim.than, '' if published is None else f'{published:+.4g}']
-  if both[0] is None or both[1] is None:
-    return [*line, '', '', 'not measured', '']
-  interval = intervals.difference(both[0], both[1], table.summary)
-  agrees = interval.difference > 0 if column.better == 'max' else interval.difference < 0
-  single = not intervals.is_known(both[0], both[1])
-  return [
-    *line,
-    f'{interval.difference:+.4g}',
-    'none: one run' if single else f'{interval.low:+.4g} to {interval.high:+.4g}',
-    'agrees' if agrees else 'none' if interval.difference == 0 else 'opposite',
-    'not known' if single else 'yes' if interval.is_sure else 'no',
-  ]
+  if better is None or than is None:
+    return [*line, '', '', 'not measured', '', '']
+  if any(counts := _at_chance(table, better, than, claim)):
+    texts = [f'{count} of {num_runs(cell)}' for count, cell in zip(counts, (better, than), strict=True)]
+    is_sure = interval is not None and adjusted <= 1 - intervals.LEVEL
+    sign = 'not compared' if not is_sure else 'agrees' if counts[0] < counts[1] else 'opposite'
+    ending = ['yes' if is_sure else '', '' if interval is None else _p_text(adjusted)]
+    return [*line, '', f'none: {" and ".join(texts[: 1 + (claim.than in table.rows)])} at chance', sign, *ending]
+  difference = intervals.summarise(better, table.summary) - intervals.summarise(than, table.summary)
+  agrees = difference > 0 if column.better == 'max' else difference < 0
+  line += [f'{difference:+.4g}']
+  sign = 'agrees' if agrees else 'none' if difference == 0 else 'opposite'
+  if interval is None:
+    return [*line, 'none: one run', sign, 'not known', '']
+  is_sure = interval.is_sure and adjusted <= 1 - intervals.LEVEL
+  ends = f'{interval.low:+.4g} to {interval.high:+.4g}'
+  return [*line, ends, sign, 'yes' if is_sure else 'no', _p_text(adjusted)]
+
+
+def _p_text(p: float) -> str:
+  return '< 0.001' if p < 0.001 else f'{p:.3f}'
 
 
 def _facts(table: Table, results: Mapping[str, Any]) -> list[str]:
@@ -251,9 +221,18 @@ def _facts(table: Table, results: Mapping[str, Any]) -> list[str]:
   facts = [f'Scale: {scale}. {meaning}', f'The last step of each run counts; {choice}.']
   verdicts = published.facts(table, _verdicts(table, results))
   facts += verdicts
-  if table.pretraining_seeds == 1 and not verdicts:
+  pretrainings = (len(by_seed) for columns in results['cells'].values() for by_seed in columns.values())
+  if max(pretrainings, default=1) == 1 and not verdicts:
     facts.append('One pre-training a row: its noise is not in the intervals.')
-  facts.append('Intervals: bootstrap over seeds and over the rows of the test set.')
+  method = '' if table.summary == BEST else ", and Welch's over seeds: each covers both"
+  facts.append(f'Intervals: bootstrap over seeds and over the rows of the test set{method}.')
+  if table.claims:
+    facts.append(
+      'Beyond noise: the interval excludes 0, and p, adjusted by Holm for all comparisons here, is at most .05.'
+    )
+  if any(set(CHANCE) & set(column.trivial) for column in table.columns.values()):
+    chance = 'At chance: a run that is not two standard errors of the test rows better than the most frequent class'
+    facts.append(f"{chance}. Cells with such runs are compared by their number (Boschloo's exact test), not by means.")
   if grouped := _over_groups(table, results):
     facts.append(f'Over seeds and groups of rows, which a jackknife leaves out in turn: {", ".join(grouped)}.')
   if alone := _over_seeds_alone(table, results):

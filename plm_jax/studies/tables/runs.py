@@ -112,7 +112,8 @@ def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
 
 def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places) -> list[list[Run]]:
   runs = []
-  for seed in range(table.pretraining_seeds):
+  for index in range(table.pretraining_seeds):
+    seed = table.first_seed + index
     source = None if row.weights else _pretraining(table, cell.row, places, seed)
     start: dict[str, Any] = dict(weights=row.weights, sha256=row.sha256)
     if column.of not in ('tuning', 'evaluation'):
@@ -133,7 +134,7 @@ def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places)
         column.configs[row.family],
         {
           **column.keys, **row.tuning, **point, **path, **row.limits.get(cell.column, {}),
-          'seed': seed * table.tuning_seeds + tuning_seed,
+          'seed': table.first_seed + index * table.tuning_seeds + tuning_seed,
         },
         label=label,
         source=source,

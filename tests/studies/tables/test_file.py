@@ -75,6 +75,37 @@ def test_a_claim_is_of_what_a_scale_measures(name, scale):
   assert not [claim for claim in table.claims if table.rows[claim.better].empty]
 
 
+@pytest.mark.parametrize(('name', 'count'), [('bert_5', 5), ('roberta_1', 5), ('bert_5', 1)])
+def test_more_seeds_keep_those_that_are_made(name, count, tmp_path):
+  path = f'experiments/tables/{name}.py'
+  few, many, others = (
+    plan(file.read(path, 'small', **words), tmp_path)
+    for words in ({}, {'seeds': count}, {'seeds': count, 'first_seed': 100})
+  )
+  for cell, by_seed in few.items():
+    both = [[run.digest for runs in one for run in runs] for one in (by_seed, many[cell])]
+    shared = min(map(len, both))
+    assert both[0][:shared] == both[1][:shared] and len(both[1]) == (1 if cell.column == 'tokens' else count)
+    assert {run.settings['seed'] for runs in others[cell] for run in runs} == set(range(100, 100 + count))
+    assert not set(both[1]) & {run.digest for runs in others[cell] for run in runs}
+
+
+def test_claims_are_those_of_the_text():
+  """Not the sign of every printed pair: SST-2 of ALBERT's next sentences, RoBERTa's segment pairs."""
+
+  def claimed(name, scale='paper'):
+    table = file.read(f'experiments/tables/{name}.py', scale)
+    return {(claim.column, claim.better, claim.than) for claim in table.claims if not claim.asked}
+
+  assert {column for column, *_ in claimed('albert_5')} == {'SQuAD F1', 'SQuAD 2.0', 'RACE'}
+  assert not claimed('albert_5', 'small')
+  pairs = {(better, than) for _, better, than in claimed('roberta_2')}
+  segment, sentence, full, doc = 'SEGMENT-PAIR+NSP', 'SENTENCE-PAIR+NSP', 'FULL-SENTENCES', 'DOC-SENTENCES'
+  assert pairs == {(segment, sentence), (doc, segment), (doc, full)}
+  assert ('SST-2', 'BERT base', 'No NSP') not in claimed('bert_5')
+  assert ('SST-2', 'No NSP', 'LTR & No NSP') in claimed('bert_5')
+
+
 def test_heads_of_bart_are_as_wide_as_its_trunk_at_the_scale_of_the_paper(tmp_path):
   found = plan(file.read('experiments/tables/bart_1.py', 'paper'), tmp_path)
   heads = {run.settings['adapter'].get('hidden') for cell, ((run,),) in found.items() if cell.column == 'MNLI'}

@@ -336,22 +336,35 @@ def test_a_claim_of_which_one_run_each_is_left_has_no_interval(set_up, tmp_path,
   """Runs that failed leave one loss of either row, whose difference may be noise."""
   failing = [set_up[1][runs.Cell(row, 'loss')][1][0].digest for row in ('one', 'two')]
   fill(set_up, tmp_path, Machine(set_up[2], fails=failing), monkeypatch)
-  assert '| loss | one | two | -1 | +0 | none: one run | none | not known |' in (tmp_path / 'out/table.md').read_text()
+  assert (
+    '| loss | one | two | -1 | +0 | none: one run | none | not known |  |' in (tmp_path / 'out/table.md').read_text()
+  )
 
 
 def test_what_needs_no_network_stands_below_the_rows_and_in_claims(set_up, tmp_path, monkeypatch):
   table, plan, places = set_up
-  score = dataclasses.replace(table.columns['score'], trivial={'chance': 30.0})
-  claim = file.Claim(column='score', better='one', than='chance')
+  score = dataclasses.replace(table.columns['score'], trivial={'bag of words': 30.0})
+  claim = file.Claim(column='score', better='one', than='bag of words')
   table = dataclasses.replace(table, columns={**table.columns, 'score': score}, claims=[claim], mark='none')
   fill((table, plan, places), tmp_path, Machine(places), monkeypatch)
   lines = (tmp_path / 'out' / 'table.md').read_text().splitlines()
-  assert '| chance |  |  |  | 30 |' in lines
+  assert '| bag of words |  |  |  | 30 |' in lines
   assert '## What is asked' in lines
-  found = next(line for line in lines if line.startswith('| score | one | chance |')).split(' | ')
-  assert (found[4], found[6], found[7]) == ('+7.5', 'agrees', 'no |')  # 37.5 in the mean, of 0, 25, 50 and 75
+  found = next(line for line in lines if line.startswith('| score | one | bag of words |')).split(' | ')
+  assert found[4:5] + found[6:8] == ['+7.5', 'agrees', 'no']  # 37.5 in the mean, of 0, 25, 50 and 75
   low, high = map(float, found[5].split(' to '))
   assert low < 0 < high
+
+
+def test_runs_at_chance_are_counted_and_not_compared_by_their_mean(set_up, tmp_path, monkeypatch):
+  table, plan, places = set_up  # scores of 0, 25, 50 and 75, each of four rows: 50 is 0.8 standard errors above 30
+  score = dataclasses.replace(table.columns['score'], trivial={'most frequent class': 30.0})
+  table = dataclasses.replace(table, columns={**table.columns, 'score': score})
+  fill((table, plan, places), tmp_path, Machine(places), monkeypatch)
+  text = (tmp_path / 'out' / 'table.md').read_text()
+  assert '37.50 ± 32.27 (4), 3 of 4 at chance |' in text
+  assert '| score | one | two | +10 |  | none: 3 of 4 and 3 of 4 at chance | not compared |  |  |' in text
+  assert '| loss | one | two | -1 | +0 |' in text  # of pre-training, which has no chance
 
 
 @pytest.mark.parametrize('metric', ['test/accuracy', 'validation/accuracy'])

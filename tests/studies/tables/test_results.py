@@ -42,7 +42,8 @@ def test_the_command_of_a_table_finds_its_runs(folder, tmp_path):
   kept = cells.read(folder / 'cells.json')
   words = shlex.split(kept['command'])
   given = dict(word.removeprefix('--').split('=', 1) for word in words if word.startswith('--'))
-  table = file.read(words[words.index('tables') + 1], kept['scale'])
+  seeds = {name: int(given[name]) for name in ('seeds', 'first_seed') if name in given}
+  table = file.read(words[words.index('tables') + 1], kept['scale'], **seeds)
   plan = runs.plan(table, runs.Places(tmp_path, given.get('data'), given.get('corpus')))
   assert (cells.names(plan) == kept['cells']) is (folder.relative_to(RESULTS).as_posix() not in OTHER_FORM)
 
