@@ -1,8 +1,9 @@
 """Batches of few shapes for sequences of any length.
 
 Each batch shape is compiled separately, which takes seconds. Sequences are therefore batched by length. The width of a
-batch is the smallest power of two, from 16 tokens on, that holds its longest sequence. A batch has 1, 8 or `rows` rows.
-An incomplete batch is filled up with a copy of a row, whose results are dropped.
+batch is the smallest power of two, from 16 tokens on, that holds its longest sequence. Many sequences have the widths
+12, 24, 48, ... too: less padding is worth their compilation. A batch has 1, 8 or `rows` rows. An incomplete batch is
+filled up with a copy of a row, whose results are dropped.
 """
 
 from collections import deque
@@ -17,16 +18,18 @@ from plm_jax.data.rows import buckets
 
 SHORTEST = 16  # tokens of the narrowest batch
 ROWS = 32  # of a full batch
+MANY = 1024  # sequences for which more widths are compiled
 FEW = (1, 8)  # rows of a batch if there are no more in total
 _IN_FLIGHT = 2  # batches whose results are still on the device
 
 
-def widths(longest: int, *, limit: int | None = None) -> tuple[int, ...]:
-  """List rising batch widths for up to `longest` tokens; at most `limit`."""
+  """List rising batch widths for `count` sequences of up to `longest` tokens."""
+  """List rising batch widths for `count` sequences of up to `longest` tokens; at most `limit`."""
   powers = [SHORTEST]
   while powers[-1] < longest:
     powers.append(2 * powers[-1])
-  return tuple(sorted({min(width, limit or width) for width in powers}))
+  between = [3 * power // 4 for power in powers] if count >= MANY else []
+  return tuple(sorted({min(width, limit or width) for width in (*powers, *between)}))
 
 
 def rows_for(count: int, *, rows: int = ROWS) -> int:
@@ -41,6 +44,7 @@ def run(
   limit: int | None = None,
   rows: int = ROWS,
   by_length: bool = True,
+  finish: Callable[[int, PyTree], PyTree] = lambda row, result: result,
   doing: str,
 ) -> list[PyTree]:
   """Compute a result for every row, in batches.
@@ -52,14 +56,15 @@ def run(
     rows: of a full batch.
     by_length: True batches rows of similar length; False batches consecutive rows, for results that depend on the
       batch.
+    finish: (row index, its tree of `compute` on the host without the batch axis) -> its result.
     doing: label of the progress bar.
 
   Returns:
-    For each row, in the order of the rows, the tree of `compute` on the host without the batch axis.
+    What `finish` returns, in the order of the rows.
   """
   if not len(sizes):
     return []
-  all_widths = np.array(widths(max(sizes), limit=limit))
+  all_widths = np.array(widths(max(sizes), limit=limit, count=len(sizes)))
   bucket = np.searchsorted(all_widths, np.asarray(sizes))
   order = bucket if by_length else np.zeros_like(bucket)
   plan = buckets.plan_epoch(order, batch_size=rows_for(len(sizes), rows=rows), key=None)
@@ -71,7 +76,7 @@ def run(
     host = jax.device_get(computed)
     for index, row in enumerate(members):
       if row >= 0:
-        results[row] = jax.tree.map(lambda leaf, index=index: leaf[index], host)
+        results[row] = finish(int(row), jax.tree.map(lambda leaf, index=index: leaf[index], host))
     bar.advance(int((members >= 0).sum()))
 
   with progress.Waiting(len(sizes), doing) as bar:

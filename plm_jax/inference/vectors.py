@@ -122,11 +122,11 @@ def encode_sentences(
     prompt = opened.read([recipe.prompt])[0]
     skipped = len(prompt.ids) - prompt.after
   length = min((size for size in (recipe.length, opened.limit) if size), default=None)
-  vectors = []
-  for start in range(0, len(texts), 16 * rows):  # the states of all tokens are in memory
-    chunk = encode(opened, texts[start : start + 16 * rows], layers=(-1,), pool='none', rows=rows, length=length)
-    vectors += [vector(recipe, each.vectors[:, 0], prompt=skipped) for each in chunk]  # type: ignore[union-attr]
-  return vectors
+
+  def pool(states: np.ndarray) -> np.ndarray:
+    return vector(recipe, states[:, 0], prompt=skipped)
+
+  return encode(opened, texts, layers=(-1,), pool=pool, rows=rows, length=length)  # type: ignore[return-value]
 
 
 def vector(recipe: sentences.Recipe, states: np.ndarray, *, prompt: int = 0) -> np.ndarray:
@@ -204,7 +204,7 @@ def encode(
   texts: Sequence[str],
   *,
   layers: tuple[int, ...],
-  pool: Pool,
+  pool: Pool | Callable[[np.ndarray], np.ndarray],
   rows: int = batches.ROWS,
   length: int | None = None,
 ) -> list[np.ndarray] | list[TokenVectors]:
@@ -212,11 +212,12 @@ def encode(
 
   Args:
     layers: k indices from `layers_of`.
-    pool: 'mean' of all tokens, special tokens included; the 'first' or the 'last' token; 'none' for all tokens.
+    pool: 'mean' of all tokens, special tokens included; the 'first' or the 'last' token; 'none' for all tokens. A
+      function of f32[l, k, d] for texts that fit into one sequence.
     length: maximum tokens of a text; None reads all of it.
 
   Returns:
-    Per text f32[k, d]; with pool='none' its `TokenVectors`, f32[l, k, d].
+    Per text f32[k, d], or the result of the function; with pool='none' its `TokenVectors`, f32[l, k, d].
 
   Raises:
     ConfigError: the network was trained on reversed text.
@@ -226,31 +227,38 @@ def encode(
   written = [_cut(read, length) for read in opened.read(texts)]
   reads, table = _spelt(opened, written)
   all_pieces = pieces(reads, limit=opened.limit, causal=opened.kind == 'causal')
-  shares = [_shares(piece, len(reads[piece.text].ids), pool) for piece in all_pieces]
+  on_device = pool if isinstance(pool, str) and pool != 'none' else None
+  shares = [_shares(piece, len(reads[piece.text].ids), on_device) for piece in all_pieces]
 
   def compute(members: np.ndarray, width: int) -> Array:
     tokens, segments = batches.padded([all_pieces[row].ids for row in members], width, filler=opened.vocab.pad_id)
     types, _ = batches.padded([all_pieces[row].types for row in members], width, filler=0)
     inputs = _inputs(opened, tokens, segments, types, table)
-    if pool == 'none':
+    if on_device is None:
       return states(trunk, layers, params, inputs)
     weights = np.zeros((len(members), width), np.float32)
     for index, row in enumerate(members):
       weights[index, : len(shares[row])] = shares[row]
     return pooled(trunk, layers, params, inputs, weights)
 
+  def finish(row: int, vectors: np.ndarray) -> np.ndarray:
+    if on_device is not None:
+      return vectors
+    own = vectors[: len(all_pieces[row].ids)][all_pieces[row].own]
+    return pool(own) if callable(pool) else own
+
   sizes = [len(piece.ids) for piece in all_pieces]
-  computed = batches.run(compute, sizes, limit=opened.limit, rows=rows, doing='encode')
+  computed = batches.run(compute, sizes, limit=opened.limit, rows=rows, finish=finish, doing='encode')
   parts: list[list[np.ndarray]] = [[] for _ in texts]
   for piece, vectors in zip(all_pieces, computed, strict=True):
-    parts[piece.text].append(vectors[: len(piece.ids)][piece.own] if pool == 'none' else vectors)
+    parts[piece.text].append(vectors)
   if pool != 'none':
     return [np.sum(part, axis=0) for part in parts]
   names = [[opened.vocab.token(token) for token in read.ids] for read in written]
   return [TokenVectors(name, np.concatenate(part)) for name, part in zip(names, parts, strict=True)]
 
 
-def _shares(piece: Piece, size: int, pool: Pool) -> np.ndarray:
+def _shares(piece: Piece, size: int, pool: str | None) -> np.ndarray:
   """Compute pooling weights f32[l], whose sum over a text's pieces is 1."""
   if pool == 'mean':
     return piece.own.astype(np.float32) / size

@@ -324,6 +324,10 @@ def test_batches_hold_rows_of_like_length() -> None:
   assert batches.run(compute, sizes, limit=60, rows=2, by_length=False, doing='test') == [10 * row for row in range(8)]
   assert seen == [(2, 60), (2, 32), (2, 16), (2, 60)]
   assert batches.run(compute, [], doing='test') == []
+  doubled = batches.run(compute, sizes, finish=lambda row, ten: (row, ten), doing='test')
+  assert doubled == [(row, 10 * row) for row in range(8)]
+  assert batches.widths(60, limit=60, count=8) == (16, 32, 60)
+  assert batches.widths(60, limit=60, count=5000) == (12, 16, 24, 32, 48, 60)
   assert [batches.rows_for(count) for count in (1, 2, 8, 9, 1000)] == [1, 8, 8, 32, 32]
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.layers.linear import Dense, Embed, normal, truncated_normal
+from plm_jax.layers.linear import Dense, Embed, normal, product, truncated_normal
 from tests import tiny
 
 
@@ -57,6 +57,19 @@ def test_dense_without_bias_and_in_another_precision():
   assert set(params) == {'kernel'}
   assert params['kernel'].dtype == jnp.float32
   assert layer.apply({'params': params}, jnp.ones((2, 4))).dtype == jnp.bfloat16
+
+
+def test_a_product_in_bfloat16_is_that_of_float32_rounded():
+  x, matrix, g = (
+    jax.random.normal(jax.random.key(key), shape).astype(jnp.bfloat16)
+    for key, shape in enumerate([(2, 5, 7), (7, 3), (2, 5, 3)])
+  )
+  y, gradients = jax.vjp(product, x, matrix)
+  exact, exact_gradients = jax.vjp(jnp.matmul, *(each.astype(jnp.float32) for each in (x, matrix)))
+  assert y.dtype == jnp.bfloat16
+  for got, want in zip((y, *gradients(g)), (exact, *exact_gradients(g.astype(jnp.float32))), strict=True):
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=2**-8, atol=2**-8)
 
 
 @pytest.mark.parametrize('multiple', [1, 8])
