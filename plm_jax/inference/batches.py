@@ -23,8 +23,8 @@ FEW = (1, 8)  # rows of a batch if there are no more in total
 _IN_FLIGHT = 2  # batches whose results are still on the device
 
 
+def widths(longest: int, *, limit: int | None = None, count: int = 0) -> tuple[int, ...]:
   """List rising batch widths for `count` sequences of up to `longest` tokens."""
-  """List rising batch widths for `count` sequences of up to `longest` tokens; at most `limit`."""
   powers = [SHORTEST]
   while powers[-1] < longest:
     powers.append(2 * powers[-1])
