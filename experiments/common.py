@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 QUICK_VOCAB = 'runs/quickstart/vocab'
 CORPORA = {
   'pydocs': 'pydocs',
-  'wiki': 'tfds:wiki40b/en',  # for BERT's English Wikipedia; BooksCorpus is not distributed any more
+  'wiki': 'hf://datasets/google/wiki40b/en',  # for BERT's English Wikipedia; BooksCorpus is not distributed any more
   'books': 'tfds:pg19',  # for GPT's BooksCorpus: books out of copyright, longer and older
-  'web': 'tfds:c4/webtextlike',  # for GPT-2's WebText
+  'web': 'hf://datasets/allenai/c4/en',  # for GPT-2's WebText
 }
 # Labelled rows of the embedded corpus, for adapters: keywords of the data block, classes.
 SINGLES = dict(path='pydocs/package', fields=('text',), label='label', kind='class'), 8
@@ -201,7 +201,7 @@ def read_c4(c: ConfigDict, name: str, *, length: int, batch: int) -> None:
   """
   c.vocab = dict(name='byte_bpe', path=vocab(name))
   c.objective = dict(name='causal_lm', packing='stream')
-  c.data = dict(name='stream', path='tfds:c4/en', layout='stream', length=length, batch_size=batch // length)
+  c.data = dict(name='stream', path=corpus('web'), layout='stream', length=length, batch_size=batch // length)
   c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
   c.execution = dict(dtype='bfloat16', remat='full')
   c.eval = validation()

@@ -1,6 +1,6 @@
 """ALBERT: masked n-grams and sentence order: Lan et al. 2019, §3 and §4.1; Tables 2 to 5.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30000 --out=runs/vocab/albert
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30000 --out=runs/vocab/albert
 plm-jax train --config=experiments/albert/pretrain.py:base --workdir=runs/albert/base
 
 Hardware: the paper used 64 to 512 Cloud TPU v3 chips. Slices, at 40 % of peak: `base` v5e:8x8, 8.2 hours; `xxlarge`

@@ -1,6 +1,6 @@
 """BART base, with the noise of the final models: Lewis et al. 2019, §2.2 and §4.1, the last row of Table 1.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50265 --specials=roberta \
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --size=50265 --specials=roberta \
     --out=runs/vocab/roberta
 plm-jax train --config=experiments/bart/base.py --workdir=runs/bart/base
 

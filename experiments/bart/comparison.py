@@ -1,6 +1,6 @@
 """The objectives that BART compares, at base size: Lewis et al. 2019, §4.1 and §4.2, Table 1.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50265 --specials=roberta \
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --size=50265 --specials=roberta \
     --out=runs/vocab/roberta
 plm-jax train --config=experiments/bart/comparison.py:rotation --workdir=runs/bart/rotation
 

@@ -1,6 +1,6 @@
 """BART large: Lewis et al. 2019, §5.1; text infilling of 30 % of the words and permutation of all sentences.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50265 --specials=roberta \
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --size=50265 --specials=roberta \
     --out=runs/vocab/roberta
 plm-jax train --config=experiments/bart/large.py --workdir=runs/bart/large --stop_at=450000
 plm-jax train --config=experiments/bart/large.py:last --workdir=runs/bart/large-last

@@ -1,6 +1,6 @@
 """BERT base, masked language modelling and next-sentence prediction: Devlin et al. 2018, §3.1 and A.2; Table 5.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/bert/base.py --workdir=runs/bert/base
 
 Hardware: the paper took 4 days on 4 Cloud TPUs (16 chips). Slice, at 40 % of peak: v5e:4x4, 17 hours. A lost chip costs

@@ -1,6 +1,6 @@
 """BERT large, masked words and next sentences: Devlin et al. 2018, §3.1 and A.2; Tables 1 and 6, last row.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/bert/large.py --workdir=runs/bert/large
 
 Hardware: the paper took 4 days on 16 Cloud TPUs (64 chips). Slice, at 40 % of peak: v5e:8x8, 14 hours. A lost chip

@@ -1,6 +1,6 @@
 """The left-to-right twin of BERT base: Devlin et al. 2018, §5.1; Table 5, row "LTR & No NSP".
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/bert/ltr.py --workdir=runs/bert/ltr
 
 Same data, rows, size, steps and optimiser as base.py; only the attention is causal and the objective is a language

@@ -1,6 +1,7 @@
 """BERT on names in text, CoNLL-2003, by fine-tuning or as features: Devlin et al. 2018, §5.3 and A.3; Table 7.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=28996 --cased --out=runs/vocab/bert-cased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=28996 \
+    --cased --out=runs/vocab/bert-cased
 plm-jax train --config=experiments/bert/base.py --config.vocab.path=runs/vocab/bert-cased \
     --workdir=runs/bert/base-cased
 plm-jax train --config=experiments/bert/ner.py --workdir=runs/bert/ner

@@ -3,7 +3,7 @@
 After Qiu et al. 2020, "Pre-trained Models for Natural Language Processing: A Survey", §2.2, which names convolutional,
 recurrent and fully connected encoders; the settings are those of Devlin et al. 2018, as in experiments/bert/base.py.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/cnn/pretrain.py --workdir=runs/cnn/pretrain
 
 Hardware: as experiments/bert/base.py at a length of 128, with as many parameters in the layers and no attention. Slice,

@@ -1,6 +1,6 @@
 """Masked language modelling and n-grams against the rows they come from: Kong et al. 2020, InfoWord, §4.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/contrastive/infoword.py --workdir=runs/contrastive/infoword
 
 Hardware: that of experiments/bert/base.py, with about twice the work a row: one pass for each of the two terms. Slice,

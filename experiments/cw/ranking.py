@@ -2,7 +2,7 @@
 Deep Neural Networks with Multitask Learning", §5; sizes of Collobert et al. 2011, "Natural Language Processing (Almost)
 from Scratch", §4: vectors of 50, windows of 11 words, 100 hidden units.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=100000 \\
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=words --lowercase --size=100000 \\
     --out=runs/vocab/words_100k
 plm-jax train --config=experiments/cw/ranking.py --workdir=runs/cw/ranking
 plm-jax vectors neighbours --workdir=runs/cw/ranking --words=king

@@ -1,6 +1,6 @@
 """DeBERTa, masked language modelling with the enhanced mask decoder: He et al. 2021, §3 and A.2; version 2 as released.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50265 --out=runs/vocab/deberta
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --size=50265 --out=runs/vocab/deberta
 plm-jax train --config=experiments/deberta/base.py --workdir=runs/deberta/base
 
 Hardware: a pod of accelerators for a batch of 2048 rows of 512, in two parts; where memory ends, in more

@@ -1,6 +1,6 @@
 """DeBERTa version 3, replaced token detection with gradient-disentangled embeddings: He et al. 2021, arXiv 2111.09543.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=128100 --out=runs/vocab/deberta-v2
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --size=128100 --out=runs/vocab/deberta-v2
 plm-jax train --config=experiments/deberta/v3.py --workdir=runs/deberta/v3-base
 
 Hardware: several accelerators for 256 rows of 512; the generator is half as deep as the discriminator. Slices, at 40 %

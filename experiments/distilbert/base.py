@@ -1,6 +1,6 @@
 """DistilBERT from BERT base: Sanh et al. 2019, §3; Tables 1 and 4.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/bert/base.py --workdir=runs/bert/base
 plm-jax train --config=experiments/distilbert/base.py --workdir=runs/distilbert/base
 

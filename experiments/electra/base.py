@@ -1,6 +1,6 @@
 """ELECTRA base: Clark et al. 2020, §2 and appendix A; Table 1, last row.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/electra/base.py --workdir=runs/electra/base
 
 Hardware: the paper took 4 days on 16 TPU v3 chips. Slice, at 40 % of peak: v5e:4x4, 15 hours. A lost chip costs at most

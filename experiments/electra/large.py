@@ -1,6 +1,6 @@
 """ELECTRA large: Clark et al. 2020, §2 and appendix A; Tables 2 and 3.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/electra/large.py --workdir=runs/electra/large
 
 Hardware: not measured; parameters are spread over the devices. Slice, at 40 % of peak: v5e:16x16, 12 hours. A lost chip

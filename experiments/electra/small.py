@@ -1,6 +1,6 @@
 """ELECTRA small, and what the paper compares it with: Clark et al. 2020, §2 and §3; Tables 1 and 5.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/electra/small.py --workdir=runs/electra/small
 
 Hardware: the paper took 4 days on one V100. Slice, at 40 % of peak: v5e:2x2, 1 hour. A lost chip costs at most 1

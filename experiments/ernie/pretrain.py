@@ -1,6 +1,6 @@
 """ERNIE: masks of phrases, and a table of tasks: Sun et al. 2019, ERNIE (§3) and ERNIE 2.0 (§3.2 and 4.1).
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/ernie/pretrain.py --workdir=runs/ernie/base
 
 The published checkpoints (ernie-1.0, ernie-2.0-base-en, ernie-3.0) are read by --config.model.from=FOLDER of any

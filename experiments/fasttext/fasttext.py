@@ -1,7 +1,8 @@
 """Word vectors made of letters: Bojanowski et al. 2017, "Enriching Word Vectors with Subword Information", §3; defaults
 of the released code (`fasttext skipgram`).
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=400000 --out=runs/vocab/words
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=words --lowercase --size=400000 \
+    --out=runs/vocab/words
 plm-jax train --config=experiments/fasttext/fasttext.py --workdir=runs/fasttext/fasttext
 plm-jax vectors neighbours --workdir=runs/fasttext/fasttext --words=unforeseeably
 

@@ -1,6 +1,7 @@
 """Gemma: Gemma team 2024, "Gemma: Open Models Based on Gemini Research and Technology", §2.
 
-plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=256000 --specials=gpt2 --out=runs/vocab/gemma
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=256000 \
+    --specials=gpt2 --out=runs/vocab/gemma
 plm-jax train --config=experiments/gemma/pretrain.py:gemma-2b --workdir=runs/gemma/gemma-2b
 
 Hardware: 512 TPU v5e chips for gemma-2b and 4,096 for gemma-7b (§3).

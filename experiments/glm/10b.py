@@ -1,6 +1,6 @@
 """GLM-10B, in the released code's settings: Du et al. 2021, §3.3 and the script of the 10B model; 9.9B parameters.
 
-plm-jax vocab train --source=tfds:c4/webtextlike --name=byte_bpe --size=50257 \
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=50257 \
     --specials=gpt2 --out=runs/vocab/gpt2
 plm-jax train --config=experiments/glm/10b.py --workdir=runs/glm/10b
 

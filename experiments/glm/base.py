@@ -1,6 +1,6 @@
 """GLM base: Du et al. 2021, "General Language Model Pretraining with Autoregressive Blank Infilling", §3.1; 110M.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/glm/base.py --workdir=runs/glm/base
 
 Token level only: blanks of 3.2 tokens on average that hold 15 % of a text.

@@ -1,6 +1,6 @@
 """GLM large: Du et al. 2021, §3.1; 335M.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/glm/large.py --workdir=runs/glm/large
 
 Vocabulary, rows and blanks are those of base.py.

@@ -1,7 +1,8 @@
 """Word vectors from counts: Pennington et al. 2014, "GloVe: Global Vectors for Word Representation", §3 and §4.2;
 defaults of the released glove.c.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=400000 --out=runs/vocab/words
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=words --lowercase --size=400000 \
+    --out=runs/vocab/words
 plm-jax train --config=experiments/glove/glove.py --workdir=runs/glove/glove
 plm-jax vectors save --workdir=runs/glove/glove --out=glove.txt --form=glove
 

@@ -1,6 +1,6 @@
 """GPT-2: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", §2.3; Table 2, all sizes.
 
-plm-jax vocab train --source=tfds:c4/webtextlike --name=byte_bpe --size=50257 \
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=50257 \
     --specials=gpt2 --out=runs/vocab/gpt2
 plm-jax train --config=experiments/gpt/gpt2.py:gpt2-medium --workdir=runs/gpt/gpt2-medium
 

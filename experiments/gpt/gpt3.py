@@ -1,6 +1,6 @@
 """GPT-3: Brown et al. 2020, "Language Models are Few-Shot Learners", §2.1 to §2.3 and appendix B; Table 2.1, all sizes.
 
-plm-jax vocab train --source=tfds:c4/webtextlike --name=byte_bpe --size=50257 \
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=50257 \
     --specials=gpt2 --out=runs/vocab/gpt2
 plm-jax train --config=experiments/gpt/gpt3.py:gpt3-small --workdir=runs/gpt/gpt3-small
 plm-jax train --config=experiments/gpt/gpt3.py:gpt3-xl,local --workdir=runs/gpt/gpt3-xl-local

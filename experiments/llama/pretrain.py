@@ -1,6 +1,7 @@
 """LLaMA and LLaMA 2: Touvron et al. 2023, §2 of "Open and Efficient Foundation Language Models" and of "Llama 2".
 
-plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=gpt2 --out=runs/vocab/llama
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=32000 \
+    --specials=gpt2 --out=runs/vocab/llama
 plm-jax train --config=experiments/llama/pretrain.py:llama-7b --workdir=runs/llama/llama-7b
 plm-jax train --config=experiments/llama/pretrain.py:llama2-70b --workdir=runs/llama/llama2-70b
 

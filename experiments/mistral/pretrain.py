@@ -1,6 +1,7 @@
 """Mistral: Jiang et al. 2023, "Mistral 7B", §2: grouped keys and a sliding window of 4,096 tokens.
 
-plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=gpt2 --out=runs/vocab/mistral
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=32000 \
+    --specials=gpt2 --out=runs/vocab/mistral
 plm-jax train --config=experiments/mistral/pretrain.py:mistral-7b --workdir=runs/mistral/mistral-7b
 
 Hardware: not published. A slice of v5p:4x8x8 trains LLaMA of this size in 10.6 days.

@@ -1,6 +1,6 @@
 """ModernBERT: masked language modelling at 1,024 tokens, then 8,192: Warner et al. 2024, §3; Table 3.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50368 --out=runs/vocab/modernbert
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --size=50368 --out=runs/vocab/modernbert
 plm-jax train --config=experiments/modernbert/pretrain.py --workdir=runs/modernbert/base
 plm-jax train --config=experiments/modernbert/pretrain.py:long --workdir=runs/modernbert/long
 

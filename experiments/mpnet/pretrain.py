@@ -1,6 +1,6 @@
 """MPNet's network, with absolute positions and biases of distances: Song et al. 2020, §2 and §3.1.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30527 --out=runs/vocab/mpnet
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30527 --out=runs/vocab/mpnet
 plm-jax train --config=experiments/mpnet/pretrain.py --workdir=runs/mpnet/base
 
 The published checkpoints (mpnet-base, all-mpnet-base-v2) are read by --config.model.from=FOLDER of any fine-tuning.

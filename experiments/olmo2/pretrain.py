@@ -1,6 +1,7 @@
 """OLMo 2: OLMo team 2024, "2 OLMo 2 Furious", §3: norms of outputs, queries and keys.
 
-plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=100352 --specials=gpt2 --out=runs/vocab/olmo2
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=100352 \
+    --specials=gpt2 --out=runs/vocab/olmo2
 plm-jax train --config=experiments/olmo2/pretrain.py:olmo2-7b --workdir=runs/olmo2/olmo2-7b
 
 Hardware: H100 GPUs of two clusters (§2).

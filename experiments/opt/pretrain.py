@@ -1,6 +1,7 @@
 """OPT: Zhang et al. 2022, "OPT: Open Pre-trained Transformer Language Models", §2 and Table 1; all nine sizes.
 
-plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=50272 --specials=gpt2 --out=runs/vocab/opt
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=50272 \
+    --specials=gpt2 --out=runs/vocab/opt
 plm-jax train --config=experiments/opt/pretrain.py:opt-125m --workdir=runs/opt/opt-125m
 
 Hardware: 992 A100 GPUs of 80 GB for opt-175b (§2.5).

@@ -1,6 +1,7 @@
 """PaLM: Chowdhery et al. 2022, "PaLM: Scaling Language Modeling with Pathways", §2, §3 and §5; all three sizes.
 
-plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=256000 --specials=gpt2 --out=runs/vocab/palm
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=256000 \
+    --specials=gpt2 --out=runs/vocab/palm
 plm-jax train --config=experiments/palm/pretrain.py:palm-8b --workdir=runs/palm/palm-8b
 
 Hardware: 6,144 TPU v4 chips for palm-540b (§4). Slices, at 40 % of peak: `palm-8b` v5p:4x8x8, 10.6 days; `palm-540b`
@@ -25,7 +26,7 @@ def get_config(arg=''):
   c.vocab = dict(name='byte_bpe', path=common.vocab('palm'))
   c.model = dict(name='palm', variant=size)
   c.objective = dict(name='causal_lm', packing='stream', z_loss=1e-4)
-  c.data = dict(name='stream', path='tfds:c4/en', layout='stream', length=LENGTH, batch_size=ROWS)
+  c.data = dict(name='stream', path=common.corpus('web'), layout='stream', length=LENGTH, batch_size=ROWS)
   c.optim = dict(
     name='adafactor',  # without factoring: Adam with steps as long as the parameters are large (§5)
     rate=0.01,

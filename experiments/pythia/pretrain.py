@@ -1,6 +1,7 @@
 """Pythia: Biderman et al. 2023, "Pythia: A Suite for Analyzing Large Language Models", §2; a GPT-NeoX of 2022.
 
-plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=50304 --specials=gpt2 --out=runs/vocab/pythia
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=50304 \
+    --specials=gpt2 --out=runs/vocab/pythia
 plm-jax train --config=experiments/pythia/pretrain.py:pythia-70m --workdir=runs/pythia/pythia-70m
 
 Hardware: 32 A100 GPUs, 16 hours for pythia-70m; 256 GPUs, 12 days for pythia-12b (the appendix on training hardware).

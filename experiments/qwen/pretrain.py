@@ -1,6 +1,7 @@
 """Qwen2 and Qwen3: Yang et al. 2024, "Qwen2 Technical Report", §2.2, and 2025, "Qwen3 Technical Report", §2.
 
-plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=151643 --specials=gpt2 --out=runs/vocab/qwen
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=151643 \
+    --specials=gpt2 --out=runs/vocab/qwen
 plm-jax train --config=experiments/qwen/pretrain.py:qwen2-0.5b --workdir=runs/qwen/qwen2-0.5b
 
 Hardware: not published.

@@ -1,7 +1,7 @@
 """RoBERTa's four input formats: Liu et al. 2019, §4.2; Table 2.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --specials=roberta --size=50265 \\
-  --out=runs/vocab/roberta
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --specials=roberta --size=50265 \\
+    --out=runs/vocab/roberta
 plm-jax train --config=experiments/roberta/formats.py:full --workdir=runs/roberta/full
 
 Hardware: as experiments/bert/base.py; all formats run 1M steps of about the same number of tokens. Slices, at 40 % of

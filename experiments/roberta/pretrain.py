@@ -1,7 +1,7 @@
 """RoBERTa: masked language modelling of full sentences with masks drawn anew: Liu et al. 2019, §5; Table 9.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --specials=roberta --size=50265 \\
-  --out=runs/vocab/roberta
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --specials=roberta --size=50265 \\
+    --out=runs/vocab/roberta
 plm-jax train --config=experiments/roberta/pretrain.py --workdir=runs/roberta/base
 
 Hardware: the paper took about a day on 1,024 V100 GPUs for 100,000 steps of the large model. Slices, at 40 % of peak:

@@ -2,7 +2,8 @@
 
 Every fourth layer has no positions.
 
-plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=128256 --specials=gpt2 --out=runs/vocab/smollm3
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=128256 \
+    --specials=gpt2 --out=runs/vocab/smollm3
 plm-jax train --config=experiments/smollm3/pretrain.py:smollm3-3b --workdir=runs/smollm3/smollm3-3b
 
 Hardware: 384 H100 GPUs, 24 days (the report).

@@ -1,6 +1,7 @@
 """SpanBERT: masked spans and their boundaries, one segment a row: Joshi et al. 2019, §3 and §4.2; Tables 6 and 7.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=28996 --cased --out=runs/vocab/bert-cased
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=28996 \
+    --cased --out=runs/vocab/bert-cased
 plm-jax train --config=experiments/spanbert/pretrain.py --workdir=runs/spanbert/large
 
 Hardware: the paper took 15 days on 32 V100 GPUs. Slice, at 40 % of peak: v5e:8x8, 35 hours. A lost chip costs at most 9

@@ -1,6 +1,7 @@
 """The architectures that T5 compares, each with denoising or language modelling: Raffel et al. 2020, §3.2; Table 2.
 
-plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=roberta --out=runs/vocab/t5
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=32000 \
+    --specials=roberta --out=runs/vocab/t5
 plm-jax train --config=experiments/t5/architectures.py:prefix --workdir=runs/t5/prefix
 plm-jax train --config=experiments/t5/architectures.py:prefix,lm --workdir=runs/t5/prefix_lm
 
@@ -43,7 +44,7 @@ def get_config(arg=''):
   c.objective = LAST_PART if lm else DENOISING
   if lm and name == 'decoder':
     c.objective = dict(name='causal_lm', packing='stream')
-  c.data = dict(name='stream', path='tfds:c4/en', layout='stream', end='', length=511, batch_size=128)
+  c.data = dict(name='stream', path=common.corpus('web'), layout='stream', end='', length=511, batch_size=128)
   c.optim = dict(name='adafactor', rate=0.01, schedule='inverse_sqrt', hold=10_000)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')

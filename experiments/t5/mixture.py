@@ -71,7 +71,7 @@ def get_config(arg=''):
 def _with_text(c):
   """The run from scratch, with a part of text; one evaluation has the rows of all tasks."""
   text = dict(name='denoise_seq2seq', packing='stream', where=dict(name='exact_spans', rate=0.15, mean=3.0))
-  rows = dict(name='stream', path='tfds:c4/en', layout='stream', end='')
+  rows = dict(name='stream', path=common.corpus('web'), layout='stream', end='')
   if c.steps == 20:  # `quick`
     rows = dict(rows, path='pydocs')
   task_rows = {key: c.data[key] for key in c.data if key not in ('length', 'batch_size')}

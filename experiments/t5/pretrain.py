@@ -1,7 +1,8 @@
 """T5: the unsupervised objectives that it compares in base size (Raffel et al. 2020, §3.1 and §3.3, Tables 4 to 7), and
 the five sizes of its final models (§3.7).
 
-plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=roberta --out=runs/vocab/t5
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=32000 \
+    --specials=roberta --out=runs/vocab/t5
 plm-jax train --config=experiments/t5/pretrain.py --workdir=runs/t5/pretrain
 plm-jax train --config=experiments/t5/pretrain.py:deshuffle --workdir=runs/t5/deshuffle
 
@@ -59,7 +60,7 @@ def get_config(arg=''):
   c.objective = dict(name='denoise_seq2seq', packing='stream', **OBJECTIVES[name])
   rows = 128 if size is None else 2_048
   c.data = dict(
-    name='stream', path='tfds:c4/en', layout='stream', end='', length=LENGTHS.get(name, 511), batch_size=rows
+    name='stream', path=common.corpus('web'), layout='stream', end='', length=LENGTHS.get(name, 511), batch_size=rows
   )
   c.optim = dict(name='adafactor', rate=0.01, schedule='inverse_sqrt', hold=10_000)
   c.sharding = FINAL[size or 'base']

@@ -1,6 +1,7 @@
 """UL2's mixture of denoisers on T5.1.1: Tay et al. 2022, "UL2: Unifying Language Learning Paradigms", §3.1 and Table 1.
 
-plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=roberta --out=runs/vocab/t5
+plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=32000 \
+    --specials=roberta --out=runs/vocab/t5
 plm-jax train --config=experiments/t5/ul2.py --workdir=runs/t5/ul2
 
 Hardware: TPU v4 pods. Slice, at 40 % of peak: v5e:4x4, 8.6 hours. A lost chip costs at most 10 minutes.
@@ -33,7 +34,7 @@ def get_config(arg=''):
   c.model = dict(name='t5', variant='t5-v1_1-base')
   spans = tuple(dict(mode=mode, where=dict(name='exact_spans', rate=rate, mean=mean)) for mode, mean, rate in SPANS)
   c.objective = dict(name='denoise_seq2seq', packing='stream', denoisers=(*spans, SUFFIX))
-  c.data = dict(name='stream', path='tfds:c4/en', layout='stream', end='', length=512, batch_size=128)
+  c.data = dict(name='stream', path=common.corpus('web'), layout='stream', end='', length=512, batch_size=128)
   c.optim = dict(name='adafactor', rate=0.01, schedule='inverse_sqrt', hold=10_000)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')

@@ -1,6 +1,6 @@
 """ULMFiT, stage 1: an AWD-LSTM language model of general text, Howard and Ruder 2018, §3.1.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=30000 --out=runs/vocab/ulmfit
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --size=30000 --out=runs/vocab/ulmfit
 plm-jax train --config=experiments/ulmfit/pretrain.py --workdir=runs/ulmfit/pretrain
 
 `small` has layers of 256, 256 and 128 and the vocabulary and text of experiments/small/pretrain.py. `asgd` has the

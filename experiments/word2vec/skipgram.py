@@ -1,7 +1,8 @@
 """Word vectors by skip-gram or continuous bag of words with negative sampling: Mikolov et al. 2013, "Distributed
 Representations of Words and Phrases and their Compositionality", §2; defaults of the released word2vec.c.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=400000 --out=runs/vocab/words
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=words --lowercase --size=400000 \
+    --out=runs/vocab/words
 plm-jax train --config=experiments/word2vec/skipgram.py --workdir=runs/word2vec/skipgram
 plm-jax vectors neighbours --workdir=runs/word2vec/skipgram --words=king
 

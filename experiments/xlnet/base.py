@@ -1,6 +1,6 @@
 """XLNet base on Wikipedia: Yang et al. 2019, §3.4, the ablation of Table 6.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=32000 --out=runs/vocab/xlnet
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=32000 --out=runs/vocab/xlnet
 plm-jax train --config=experiments/xlnet/base.py --workdir=runs/xlnet/base
 
 Hardware: the paper names none for its ablation. Slice, at 40 % of peak: v5e:4x4, 25 hours. A lost chip costs at most 16

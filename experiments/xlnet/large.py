@@ -1,6 +1,6 @@
 """XLNet large: Yang et al. 2019, §3.1 and appendix A.4.1, Table 8.
 
-plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=32000 --out=runs/vocab/xlnet
+plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=32000 --out=runs/vocab/xlnet
 plm-jax train --config=experiments/xlnet/large.py --workdir=runs/xlnet/large
 
 Hardware: the paper took 5.5 days on 512 TPU v3 chips. Slice, at 40 % of peak: v5e:16x16, 3.5 days. A lost chip costs at

@@ -117,7 +117,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_train_flags(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  add('--source', required=True, help="'pydocs', tfds:NAME, or a text file or folder")
+  add(
+    '--source',
+    required=True,
+    help="'pydocs', tfds:NAME, or a text file, folder or pattern, also at hf://, gs:// or s3://",
+  )
   add('--name', required=True, choices=recipe.TRAINED, help='kind of vocabulary')
   add('--size', required=True, type=command.COUNT, help='number of ids, including special tokens')
   add('--out', required=True, metavar='DIR', help='folder to write')
@@ -127,7 +131,7 @@ def _add_train_flags(parser: argparse.ArgumentParser) -> None:
     '--min_frequency', type=command.COUNT, help='minimum count of a pair of pieces, or of a word (default: 2; words: 5)'
   )
   add('--limit', type=command.COUNT, metavar='N', help='read only the first N documents')
-  help_ = 'maximum bytes of a document, and of an unzipped .gz file (default: 1,073,741,824)'
+  help_ = 'maximum bytes of a document (default: 1,073,741,824)'
   add('--max_bytes', type=command.COUNT, metavar='N', help=help_)
   add('--cache', default='~/.cache/plm_jax', help='cache folder (default: ~/.cache/plm_jax)')
   case = parser.add_mutually_exclusive_group()

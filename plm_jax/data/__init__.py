@@ -26,7 +26,7 @@ Keywords that several sources share are documented here only:
   seed        seed of the order, and of everything else that the source samples
   shuffle     False keeps the order of the source
   documents   end of a document or row in a .txt file: 'blank_line', 'line', 'every_line', 'file' or 'exact_file'
-  max_bytes   largest document or row in bytes, and largest .gz file unzipped or Parquet row group, held in memory
+  max_bytes   largest document, row or Parquet row group in bytes, held in memory
   cache       folder for downloads, token stores and tables
   host        index of this process
   hosts       number of processes

@@ -1,4 +1,4 @@
-"""Object stores at URLs such as gs://bucket/run: their clients and all requests to them.
+"""Object stores at URLs such as gs://bucket/run, and data sets at hf://datasets/: their clients and all requests.
 
 An object is written whole or not at all, a folder is a common prefix of names, and nothing can be renamed. So content
 of several parts is written in an order: first all parts, then the object that marks them as complete. Readers only
@@ -32,7 +32,7 @@ from plm_jax.core.errors import ConfigError, RunError, is_installed
 log = logging.getLogger(__name__)
 
 Where = str | os.PathLike[str]
-CLIENTS = {'gs': 'gcsfs', 's3': 's3fs'}  # scheme -> package
+CLIENTS = {'gs': 'gcsfs', 's3': 's3fs', 'hf': 'huggingface_hub'}  # scheme -> package
 BEAT, LEASE = 10.0, 45.0  # seconds between two writes of a lock, and until an unchanged lock is free
 _SCHEME = re.compile(r'([A-Za-z][A-Za-z0-9+]+)://')
 _LOST = re.compile(r'(gs|s3|gcs|az|abfs|hf|https?|ftp|file):/(?=[^/])', re.I)
@@ -160,7 +160,8 @@ def version(where: Where) -> str:
   """Request a string that changes when the object is written again."""
   with _requests_to(where) as client:
     info = client.info(os.fspath(where))
-    return str(info.get('generation') or info.get('ETag') or client.checksum(os.fspath(where)))
+    known = info.get('generation') or info.get('ETag') or info.get('blob_id')
+    return str(known or client.checksum(os.fspath(where)))
 
 
 def is_file(where: Where) -> bool:

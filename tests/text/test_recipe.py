@@ -12,6 +12,8 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.text import recipe
 from plm_jax.training import parts
 
+C4, WIKI = 'hf://datasets/allenai/c4/en', 'hf://datasets/google/wiki40b/en'
+
 
 def command_of(said: str) -> dict[str, str]:
   """Parse the flags of the command in the last line of a message."""
@@ -34,8 +36,8 @@ def missing(target: str, tmp_path, monkeypatch, **changes) -> str:
 @pytest.mark.parametrize(
   ('target', 'head', 'flags'),
   [
-    ('llama/pretrain.py', 'llama/pretrain.py', dict(source='tfds:c4/en', name='byte_bpe', size='32000')),
-    ('bert/glue.py', 'bert/base.py', dict(source='tfds:wiki40b/en', name='wordpiece', size='30522')),
+    ('llama/pretrain.py', 'llama/pretrain.py', dict(source=C4, name='byte_bpe', size='32000')),
+    ('bert/glue.py', 'bert/base.py', dict(source=WIKI, name='wordpiece', size='30522')),
     ('quickstart/pretrain.py', 'quickstart/pretrain.py', dict(source='pydocs', name='byte_bpe', size='6000')),
     ('llama/pretrain.py:quick', 'quickstart/pretrain.py', dict(source='pydocs', name='byte_bpe', size='6000')),
     ('small/pretrain.py', 'small/pretrain.py', dict(source='runs/data/english', size='8000')),
@@ -54,9 +56,9 @@ def test_another_text_or_kind_than_that_of_the_head_is_taken(tmp_path, monkeypat
     source='mine', text='body', name='byte_bpe', size='32000', specials='gpt2', out='runs/vocab/llama'
   )
   kind = missing('experiments/llama/pretrain.py', tmp_path, monkeypatch, vocab__name='wordpiece')
-  assert command_of(kind) == dict(source='tfds:c4/en', name='wordpiece', size='32000', out='runs/vocab/llama')
+  assert command_of(kind) == dict(source=C4, name='wordpiece', size='32000', out='runs/vocab/llama')
   rows = missing('experiments/bert/glue.py', tmp_path, monkeypatch, data__path='mine')  # rows of a task are no text
-  assert command_of(rows)['source'] == 'tfds:wiki40b/en'
+  assert command_of(rows)['source'] == WIKI
 
 
 def test_without_a_head_the_config_says_all_but_the_size(tmp_path, monkeypatch):

@@ -1,7 +1,8 @@
-"""Local files as random-access rows, and their digests. Shared by the formats of files.
+"""Files as random-access rows, and their digests. Shared by the formats of files.
 
-A plain file stays on disk; only the bounds of each row are stored. A gzip file has no random access and is held in
-memory. Formats see no difference. `max_bytes` bounds a row, or an unzipped file.
+A plain file stays on disk; only the bounds of each row are stored. A small compressed file is held in memory. A large
+one, and an object in a store, is read in order through one stream, and going back starts it again. Formats see no
+difference. `max_bytes` bounds a row.
 """
 
 import array
@@ -12,19 +13,23 @@ import io
 import logging
 import os
 import shlex
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from plm_jax.io import files
+from plm_jax.io import files, object_store
 
 log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 ZIPPED = '.gz'
+COMPRESSED = (ZIPPED, '.zst')
 MAX_BYTES = 2**30
+_HELD = 2**26  # largest unzipped file that is held in memory
 _PIECE = 2**20  # bytes per read
+_reading = threading.Lock()  # of streams that several threads share
 
 
 class BadRow(ValueError):
@@ -35,52 +40,107 @@ class BadRow(ValueError):
     self.line = line
 
 
+class NoRows(ValueError):
+  """A file without a row."""
+
+
+class _Unzipped(io.RawIOBase):
+  """The unzipped bytes of a file, read in order. Going back starts the file again."""
+
+  def __init__(self, path: Path):
+    self._path, self._here = path, 0
+    self._file, self._unzip = self._begin()
+
+  def _begin(self) -> tuple[BinaryIO, Any]:
+    file = files.open(self._path, 'rb')
+    if self._path.name.endswith(ZIPPED):
+      return file, gzip.GzipFile(fileobj=file)
+    import pyarrow
+
+    return file, pyarrow.CompressedInputStream(file, 'zstd')
+
+  def readable(self) -> bool:
+    return True
+
+  def seekable(self) -> bool:
+    return True
+
+  def readinto(self, buffer: Any) -> int:
+    try:
+      content = self._unzip.read(len(buffer))
+    except (OSError, EOFError, zlib.error) as error:
+      if isinstance(error, OSError) and error.errno:  # of the disk or the store
+        raise
+      kind = 'gzip' if self._path.name.endswith(ZIPPED) else 'zstd'
+      raise ValueError(f'{self._path} is not a complete {kind} file: {error}') from error
+    buffer[: len(content)] = content
+    self._here += len(content)
+    return len(content)
+
+  def seek(self, offset: int, whence: int = 0) -> int:
+    if whence == 2:
+      raise io.UnsupportedOperation('unzip it first')
+    target = offset + (self._here if whence else 0)
+    if target < self._here:
+      self._file.close()
+      self._here, (self._file, self._unzip) = 0, self._begin()
+    skipped = bytearray(_PIECE)
+    while self._here < target and self.readinto(memoryview(skipped)[: target - self._here]):
+      pass
+    return self._here
+
+  def close(self) -> None:
+    self._file.close()
+    super().close()
+
+
 @dataclasses.dataclass(frozen=True)
 class File:
-  """A local file, unzipped if its name ends with .gz. May be shared by threads and sent to other processes."""
+  """A file, unzipped if its name ends with .gz or .zst. May be shared by threads and sent to other processes."""
 
   path: Path  # path as in messages
-  # unzipped content of a gzip file; None if the file is read from disk
+  # unzipped content of a small compressed file; None if the file is read from disk
   content: bytes | None = dataclasses.field(default=None, repr=False)
-  max_bytes: int = MAX_BYTES  # most bytes of a row, and of an unzipped gzip file
+  max_bytes: int = MAX_BYTES  # most bytes of a row
+  in_order: bool = False  # True if it has no random access
 
   @classmethod
-  def at(cls, path: Path, *, max_bytes: int = MAX_BYTES) -> 'File':
-    """Open a file; raise ValueError if unreadable, incomplete or too large."""
+  def at(cls, path: Path, *, max_bytes: int = MAX_BYTES, whole: bool = False) -> 'File':
+    """Open a file; raise ValueError if unreadable, incomplete or too large.
+
+    With `whole`, an unzipped file of more than `max_bytes` is too large.
+    """
     if not files.is_file(path):
       raise ValueError(f'{path} is not a file but a folder, a pipe, a device or a broken link')
-    if not path.name.endswith(ZIPPED):
-      with files.open(path, 'rb') as stream:
-        files.check_narrow(stream.read(64), path)
-      return cls(path, max_bytes=max_bytes)
-    content = io.BytesIO()
-    try:
-      with files.open(path, 'rb') as zipped, gzip.GzipFile(fileobj=zipped) as stream:
-        while piece := stream.read(_PIECE):
-          content.write(piece)
-          if content.tell() > max_bytes:
-            raise ValueError(
-              f'{path} holds more than {max_bytes:,} bytes, the limit of a .gz file, which is read into memory: '
-              'unzip it or raise data.max_bytes'
-            )
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-      raise ValueError(f'{path} is not a complete gzip file: {error}') from error
-    files.check_narrow(content.getbuffer()[:64].tobytes(), path)
-    return cls(path, content.getvalue(), max_bytes=max_bytes)
+    away = files.is_address(path)
+    file = cls(path, max_bytes=max_bytes, in_order=away or path.name.endswith(COMPRESSED))
+    with file.stream() as stream:
+      files.check_narrow(content := stream.read(64), path)
+      if path.name.endswith(COMPRESSED) and not away:
+        content += stream.read((max_bytes if whole else _HELD) + 1 - len(content))
+    if not path.name.endswith(COMPRESSED) or away or (not whole and len(content) > _HELD):
+      return file
+    if len(content) > max_bytes and whole:
+      raise ValueError(f'{path} holds more than {max_bytes:,} bytes: unzip it or raise data.max_bytes')
+    return cls(path, content, max_bytes=max_bytes)
 
   @property
   def suffix(self) -> str:
-    """Return the suffix of the name, without .gz."""
-    return Path(self.path.name.removesuffix(ZIPPED)).suffix
+    """Return the suffix of the name, without that of a compression."""
+    return Path(unzipped(self.path.name)).suffix
 
   def stream(self) -> BinaryIO:
     """Open a new stream of its bytes, from the beginning."""
-    return files.open(self.path, 'rb') if self.content is None else io.BytesIO(self.content)
+    if self.content is not None:
+      return io.BytesIO(self.content)
+    if self.path.name.endswith(COMPRESSED):
+      return io.BufferedReader(_Unzipped(self.path), _PIECE)  # type: ignore[return-value]  # as `files.open`
+    return files.open(self.path, 'rb')
 
   def lines(self) -> Iterator[bytes]:
     """Yield lines with line feeds; raise ValueError if over `max_bytes`."""
     with self.stream() as stream:
-      if self.content is not None or files.size(self.path) <= self.max_bytes:
+      if self.content is not None or (not self.in_order and files.size(self.path) <= self.max_bytes):
         yield from stream
         return
       line_number = 0
@@ -105,23 +165,11 @@ class File:
     return f'{self.path}, line {number}'
 
   def digest(self, *, cache: str) -> str:
-    """Compute the SHA-256 on disk, stored under `cache` until the file changes."""
+    """Compute the SHA-256, stored under `cache`; of an object, its version's."""
+    if files.is_address(self.path):
+      return hashlib.sha256(object_store.version(self.path).encode()).hexdigest()
     text = f'{os.path.abspath(self.path)}\0{files.size(self.path)}\0{files.modified_ns(self.path)}'
-    stored = files.local_path(cache, what='data.cache') / 'digests' / hashlib.sha256(text.encode()).hexdigest()
-
-    def entry(digest: str) -> str:
-      return f'{digest} {hashlib.sha256(f"{text}{digest}".encode()).hexdigest()}'
-
-    if files.is_file(stored):
-      content = files.read_bytes(stored).decode(errors='replace')
-      if content == entry(content[:64]):
-        return content[:64]
-      log.info('%s is damaged, or from an earlier version: reading %s again', stored, self.path)
-    files.check_writable(cache, name='data.cache')
-    result = files.sha256(self.path)
-    files.make_folder(stored.parent)
-    files.write_text(stored, entry(result))
-    return result
+    return remembered(cache, text, lambda: files.sha256(self.path))
 
 
 class Rows(Sequence[Row]):
@@ -137,13 +185,18 @@ class Rows(Sequence[Row]):
     `parse` maps the text of a row, without line feeds around it unless `exact`, to the row. It raises `BadRow`.
     """
     self.file, self.parse, self.exact = file, parse, exact
+    self._stream: BinaryIO | None = None  # of a file without random access
+    self._last: tuple[int, bytes] = -1, b''  # start and bytes of the row that was read last from it
     self._spans = array.array('q')  # pairs of start and end
     for start, end in spans:
       if end - start > file.max_bytes:
         raise ValueError(f'{file.line(start)}: a row of more than {file.max_bytes:,} bytes; raise data.max_bytes')
       self._spans.extend((start, end))
     if not self._spans:
-      raise ValueError(f'{file.path} holds no rows')
+      raise NoRows(f'{file.path} holds no rows')
+
+  def __getstate__(self) -> dict[str, Any]:
+    return {**self.__dict__, '_stream': None}
 
   def __len__(self) -> int:
     return len(self._spans) // 2
@@ -154,9 +207,17 @@ class Rows(Sequence[Row]):
 
   def __getitem__(self, index: int) -> Row:  # type: ignore[override]  # no slices
     start, end = self._spans[2 * index], self._spans[2 * index + 1]
-    with self.file.stream() as stream:
-      stream.seek(start)
-      content = stream.read(end - start)
+    if self.file.in_order:
+      with _reading:
+        if self._last[0] != start:
+          self._stream = self._stream or self.file.stream()
+          self._stream.seek(start)
+          self._last = start, self._stream.read(end - start)
+        content = self._last[1]
+    else:
+      with self.file.stream() as stream:
+        stream.seek(start)
+        content = stream.read(end - start)
     try:
       text = decoded(content)
       return self.parse(text if self.exact else text.strip('\r\n'))
@@ -165,10 +226,33 @@ class Rows(Sequence[Row]):
       raise ValueError(f'{self.file.line(byte)}: {error}') from error
 
 
+def unzipped(name: str) -> str:
+  """Return a file name without the suffix of a compression."""
+  return name.removesuffix(COMPRESSED[0]).removesuffix(COMPRESSED[1])
+
+
+def remembered(cache: str, key: str, make: Callable[[], str]) -> str:
+  """Return `make()`, stored under `cache` by a key, with a checksum."""
+  stored = files.local_path(cache, what='data.cache') / 'digests' / hashlib.sha256(key.encode()).hexdigest()
+
+  def entry(value: str) -> str:
+    return f'{value} {hashlib.sha256(f"{key}{value}".encode()).hexdigest()}'
+
+  if files.is_file(stored):
+    content = files.read_bytes(stored).decode(errors='replace')
+    if content == entry(value := content.rpartition(' ')[0]):
+      return value
+    log.info('%s is damaged, or from an earlier version: making it again', stored)
+  files.check_writable(cache, name='data.cache')
+  files.make_folder(stored.parent)
+  files.write_text(stored, entry(result := make()))
+  return result
+
+
 def renamed(path: Path, suffix: str) -> str:
   """Return how a file gets another suffix, for messages."""
-  zipped = ZIPPED * path.name.endswith(ZIPPED)
-  other = path.with_name(f'{Path(path.name.removesuffix(ZIPPED)).stem}{suffix}{zipped}')
+  bare = unzipped(path.name)
+  other = path.with_name(f'{Path(bare).stem}{suffix}{path.name.removeprefix(bare)}')
   return f'rename it, as in: mv {shlex.quote(str(path))} {shlex.quote(str(other))}'
 
 

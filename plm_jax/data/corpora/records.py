@@ -26,6 +26,7 @@ class Opened:
   digest: str  # hex digest, or another short text, that changes whenever a row changes
   # field -> names of its classes, if the data set stores them
   labels: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+  tokens: int = 0  # expected number, by the size of the files; 0 if unknown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Records(Sequence[dict[str, Any]]):
     where: path and split, for messages.
     pieces: parts of the split: rows, and indices of those that belong to it.
     named_by: split of the same data whose rows determine the classes, if no list names them; None for this one.
+    tokens: expected number, by the size of the files.
   """
 
   fields: tuple[str, ...]
@@ -51,6 +53,7 @@ class Records(Sequence[dict[str, Any]]):
   where: str
   pieces: tuple[tuple[Sequence[Mapping[str, Any]], Sequence[int]], ...] = dataclasses.field(repr=False)
   named_by: 'Callable[[], Records] | None' = dataclasses.field(default=None, repr=False, compare=False)
+  tokens: int = 0
 
   @property
   def description(self) -> str:
@@ -104,9 +107,11 @@ class Records(Sequence[dict[str, Any]]):
     """Return one field of a row; raises as `values`."""
     return self.values(index, (field,))[field]
 
-  def text(self, index: int, field: str) -> str:
-    """Return a string or a table's number, or raise ValueError."""
+  def text(self, index: int, field: str, *, words: bool = False) -> str:
+    """Return a string, a table's number, or joined `words`; else raise ValueError."""
     text = as_written(self.value(index, field))
+    if words and is_words(text):
+      return ' '.join(text)
     if not isinstance(text, str):
       raise ValueError(f'row {index} of {self.where} holds no text in {field!r} but {text!r}')
     return text
@@ -129,13 +134,16 @@ class Texts(Sequence[str]):
     """Return path, split and number of documents, for messages."""
     return f'{self.records.description}, of which {len(self):,} are kept' if self.stats else self.records.description
 
+  @property
+  def tokens(self) -> int:
+    """Return the expected number of tokens, 0 if unknown."""
+    return self.records.tokens
+
   def __len__(self) -> int:
     return len(self.records if self.chosen is None else self.chosen)
 
   def __getitem__(self, index: int) -> str:  # type: ignore[override]  # no slices
-    row = self._row(index)
-    words = self.records.value(row, self.field)
-    return ' '.join(words) if is_words(words) else self.records.text(row, self.field)
+    return self.records.text(self._row(index), self.field, words=True)
 
   def is_null(self, index: int) -> bool:
     """Return True if the field of a document is null."""

@@ -6,10 +6,15 @@ A path is one of
     tfds:<name>[/<config>]          any TensorFlow Datasets set, read as ArrayRecord without TensorFlow
     parallel:<folder>               files <split>.<field> with parallel lines, such as train.en and train.de
     superglue:<folder>              MultiRC, ReCoRD and WSC as SuperGLUE publishes them
-    <file>                          .txt, .jsonl, .csv, .tsv, .parquet, .conll, .conllu, .json (of SQuAD), each also
-                                    with .gz after it: one split, 'train'
-    <folder>                        <split>.<any of those>, with labels.json for the names of classes; or the folder of
-                                    a prepared set of TensorFlow Datasets
+    <file>                          .txt, .jsonl, .csv, .tsv, .parquet, .conll, .conllu, .json (lines, or of SQuAD),
+                                    each also with .gz or .zst after it: one split, 'train'
+    <folder>                        <split>.<any of those>, with labels.json for the names of classes, or shards such as
+                                    <split>-00000-of-00041.parquet; or the folder of a prepared set of TensorFlow
+                                    Datasets
+    <pattern>                       files by name, such as data/*/*.jsonl.zst (`shards.py`): splits by words of the
+                                    names, or one split, 'train'
+
+Files, folders and patterns are local, or at gs://, s3:// or hf://datasets/<owner>/<name>.
 
 A split is a name with an optional slice, as in TFDS: 'train', 'train[:90%]', 'train[10:20]', 'train[-5%:]',
 'train[:10]+test'. 'train[:90%shuffled]' counts rows in a random order (`splits.py`). A file of `formats/` reads the
@@ -29,7 +34,7 @@ from typing import Any
 
 from plm_jax.config import build, signatures, values
 from plm_jax.core import errors
-from plm_jax.data.corpora import local, pydocs, splits
+from plm_jax.data.corpora import local, pydocs, shards, splits
 from plm_jax.data.corpora.filters import FilterStats, filter_documents
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.corpora.records import PROGRESS, REPORT, Opened, Records, Texts, is_words
@@ -61,14 +66,14 @@ def open_source(
     cache: folder of everything cached and downloaded.
     documents: end of a document of a .txt file: 'blank_line', 'line', 'every_line' (including blank lines), or only the
       end of the 'file'. CRLF and CR are read as line feeds, except in an 'exact_file'.
-    max_bytes: most bytes of a row, and of an unzipped .gz file.
+    max_bytes: most bytes of a row.
 
   Raises:
     FileNotFoundError: the file does not exist.
     ValueError: the data set, split or suffix does not exist, or a file is empty or cannot be read.
     ModuleNotFoundError: a package that the data set needs is not installed.
   """
-  pieces, digests = [], []
+  pieces, digests, tokens = [], [], 0
   labels: dict[str, tuple[str, ...]] = {}
   for part in splits.parse(split, path=path):
     opened = _open(path, part.name, cache=cache, max_bytes=max_bytes, documents=documents)
@@ -79,6 +84,7 @@ def open_source(
     bounds = f'{part.start}:{part.stop}' if part.shuffled else f'{chosen[0]}:{chosen[-1] + 1}'
     digests.append(f'{opened.digest}[{bounds}]')
     labels |= opened.labels
+    tokens += opened.tokens * len(chosen) // len(opened.rows)
   classes = tuple(labels.values())
   settings: dict[str, Any] = {'cache': cache, 'documents': documents, 'max_bytes': max_bytes}
   return Records(
@@ -89,6 +95,7 @@ def open_source(
     where=f'{path} ({split})',
     pieces=tuple(pieces),
     named_by=None if split == _NAMING else functools.partial(_naming, path, split, **settings),
+    tokens=tokens,
   )
 
 
@@ -118,7 +125,9 @@ def opens_quickly(path: str, *, split: str) -> bool:
   """Return False for a large local file; raise as `open_source`."""
   for part in splits.parse(split, path=path):
     _, location = _find(path, part.name)
-    if not isinstance(location, str) and files.size(location) > _QUICK_BYTES:
+    if isinstance(location, str):
+      continue
+    if (len(location) > 1 and files.is_address(path)) or sum(map(files.size, location)) > _QUICK_BYTES:
       return False
   return True
 
@@ -129,10 +138,12 @@ def splits_of(path: str) -> tuple[str, ...] | None:
   if any(_has_scheme(path, form.SCHEME) for form in formats.values()):
     return None
   folder = files.path(path)
+  if shards.is_pattern(path):
+    return tuple(_split_files(path, formats))
   if not files.is_folder(folder):
     return (_NAMING,)
   marked = any(form.matches(folder) for form in formats.values() if getattr(form, 'matches', None))
-  return None if marked else tuple(_split_files(folder, formats))
+  return None if marked else tuple(_split_files(path, formats))
 
 
 def training_and_held_out(path: str) -> tuple[str, str]:
@@ -241,13 +252,22 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
   if isinstance(location, str):
     bound = {'max_bytes': max_bytes} if 'max_bytes' in accepted else {}
     return formats[name].open(location, split, cache, **given, **bound)
-  local_file = downloads.fetched(location, cache)
-  rows = formats[name].open(local.File.at(local_file, max_bytes=max_bytes), split, cache, **given)
-  return dataclasses.replace(rows, labels={**rows.labels, **_labels(location.parent / LABELS)})
+  opened = functools.partial(_open_file, name=name, split=split, cache=cache, max_bytes=max_bytes, given=given)
+  if len(location) > 1:
+    rows = shards.opened(location, opened, cache=cache, form=f'{name} {max_bytes} {given}', path=path)
+  else:
+    file = downloads.fetched(location[0], cache)
+    rows = dataclasses.replace(opened(file), tokens=shards.expected_tokens(file))
+  return dataclasses.replace(rows, labels={**rows.labels, **_labels(location[0].parent / LABELS)})
 
 
-def _find(path: str, split: str) -> tuple[str, str | Path]:
-  """Find the format of a path and the file to read.
+def _open_file(file: Path, *, name: str, split: str, cache: str, max_bytes: int, given: Mapping[str, Any]) -> Opened:
+  opened = local.File.at(file, max_bytes=max_bytes)
+  return build.files_of('data.corpora.formats')[name].open(opened, split, cache, **given)
+
+
+def _find(path: str, split: str) -> tuple[str, str | list[Path]]:
+  """Find the format of a path and the files to read.
 
   Raises FileNotFoundError for a missing path, ValueError for a missing split, and if no or two formats read it.
   """
@@ -255,10 +275,11 @@ def _find(path: str, split: str) -> tuple[str, str | Path]:
   if name := _only(path, (name for name, form in formats.items() if _has_scheme(path, form.SCHEME))):
     return name, path
   location = files.path(path)
-  if not files.exists(location):
+  pattern = shards.is_pattern(path)
+  if not pattern and not files.exists(location):
     near = errors.suggest(location.name, [sibling.name for sibling in files.listing(location.parent)])
     raise FileNotFoundError(f'there is no file or folder {path!r}.{near} {_kinds(formats)}')
-  if files.is_folder(location):
+  if not pattern and files.is_folder(location):
     if files.exists(location / PROGRESS) and not files.exists(location / REPORT):
       raise ValueError(
         f'{path!r} is incomplete: `plm-jax corpus` was stopped there. Repeat the command to continue, or remove the '
@@ -267,15 +288,23 @@ def _find(path: str, split: str) -> tuple[str, str | Path]:
     marks = {name: form.matches for name, form in formats.items() if getattr(form, 'matches', None)}
     if name := _only(path, (name for name, matches in marks.items() if matches(location))):
       return name, str(location)
-    split_files = _split_files(location, formats)
-    splits.check(split, list(split_files), path=path)
-    location = split_files[split]
+  found = [location]
+  if pattern or files.is_folder(location):
+    split_files = _split_files(path, formats)
+    shard = [file for found in split_files.values() for file in found if file.name.startswith(f'{split}.')]
+    if split in split_files or len(shard) != 1:
+      splits.check(split, list(split_files), path=path)
+    found = split_files.get(split, shard)
   else:
     splits.check(split, ('train',), path=path)
-  name = _only(str(location), (name for name, form in formats.items() if _has_suffix(location, form.SUFFIXES)))
+  name = _only(str(found[0]), (name for name, form in formats.items() if _has_suffix(found[0], form.SUFFIXES)))
   if name is None:
-    raise ValueError(f'{location} has none of the suffixes {", ".join(_suffixes(formats))} (or one of them and .gz)')
-  return name, location
+    raise ValueError(
+      f'{location} has none of the suffixes {", ".join(_suffixes(formats))} (or one of them and .gz or .zst)'
+    )
+  if other := next((file.name for file in found if not _has_suffix(file, formats[name].SUFFIXES)), None):
+    raise ValueError(f'{path!r} has {found[0].name} and {other} for {split!r}: name files of one kind by a pattern')
+  return name, found
 
 
 def _only(path: str, names: Iterable[str]) -> str | None:
@@ -293,28 +322,25 @@ def _has_scheme(path: str, scheme: str | None) -> bool:
 
 
 def _has_suffix(file: Path, suffixes: tuple[str, ...]) -> bool:
-  return file.name.removesuffix(local.ZIPPED).endswith(suffixes)
+  return local.unzipped(file.name).endswith(suffixes)
 
 
 def _suffixes(formats: Mapping[str, Any]) -> tuple[str, ...]:
   return tuple(suffix for form in formats.values() for suffix in form.SUFFIXES)
 
 
-def _split_files(folder: Path, formats: Mapping[str, Any]) -> dict[str, Path]:
-  """Return split -> file `<split><suffix>`; raise for none or two."""
-  suffixes = _suffixes(formats)
-  split_files: dict[str, Path] = {}
-  for file in files.listing(folder):
+def _split_files(path: str, formats: Mapping[str, Any]) -> dict[str, list[Path]]:
+  """Map splits to the files of a folder or pattern, or raise."""
+  suffixes, pattern = _suffixes(formats), shards.is_pattern(path)
+  stems: dict[Path, str] = {}
+  for file in shards.matching(path) if pattern else files.listing(files.path(path)):
     if _has_suffix(file, suffixes) and not file.name.startswith('.') and file.name != LABELS:
-      name = file.name.removesuffix(local.ZIPPED)
-      split = name.removesuffix(next(suffix for suffix in suffixes if name.endswith(suffix)))
-      if split in split_files:
-        other = split_files[split].name
-        raise ValueError(f'{folder} holds both {other} and {file.name} for the split {split!r}: remove one')
-      split_files[split] = file
-  if not split_files:
-    raise FileNotFoundError(f'{folder} holds no file named <split>{" or <split>".join(suffixes)}. {_kinds(formats)}')
-  return split_files
+      name = local.unzipped(file.name)
+      stems[file] = name.removesuffix(next(suffix for suffix in suffixes if name.endswith(suffix)))
+  if not stems:
+    expected = 'matches no file' if pattern else f'holds no file named <split>{" or <split>".join(suffixes)}'
+    raise FileNotFoundError(f'{path} {expected}. {_kinds(formats)}')
+  return shards.groups(stems, path=path, wild=pattern)
 
 
 def _labels(file: Path) -> dict[str, tuple[str, ...]]:
@@ -331,4 +357,4 @@ def _labels(file: Path) -> dict[str, tuple[str, ...]]:
 def _kinds(formats: Mapping[str, Any]) -> str:
   schemes = [form.SCHEME for form in formats.values() if form.SCHEME]
   named = [f"'{scheme}<name>'" if scheme.endswith(':') else f"'{scheme}'" for scheme in schemes]
-  return f'A path is {", ".join(named)}, a folder, or a file ending in {", ".join(_suffixes(formats))}'
+  return f'A path is {", ".join(named)}, a folder, or a file or pattern ending in {", ".join(_suffixes(formats))}'

@@ -27,6 +27,12 @@ from plm_jax.data.corpora.records import Opened
 from plm_jax.io import files
 
 _FORMAT = 'array_record'
+# sets that TFDS makes with Apache Beam -> their text as shards, its bytes, and hours of one core to tokenise it
+_PUBLISHED = {
+  'wiki40b': 'google/wiki40b/en (6 GB, 2 hours',
+  'wikipedia': 'wikimedia/wikipedia/20231101.en (12 GB, 3 hours',
+  'c4': 'allenai/c4/en (305 GB, 105 hours',
+}
 
 
 def from_folder(folder: Path, split: str, *, path: str) -> Opened:
@@ -65,6 +71,12 @@ def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
       return builder
   with quiet():
     builder = _builder(name, data_dir=own)
+  if isinstance(builder, tfds.core.BeamBasedBuilder):  # takes days; C4 waits for a key press
+    published = _PUBLISHED.get(builder.name)
+    raise ValueError(
+      f'tfds:{name} is not in {own}, and TFDS makes it with Apache Beam: copy its folder there'
+      + (f', or read the path hf://datasets/{published} of one core to tokenise)' if published else '')
+    )
   made.missing('files of a data set', digest=name, folder=own / folder)
   command = f'python -m tensorflow_datasets.scripts.cli.main build {name} --file_format={_FORMAT} --data_dir={own}'
   with files.locked(own / f'.{builder.name}.lock', doing=f'preparing {builder.name}'), quiet():
@@ -185,6 +197,7 @@ def _opened(builder: tfds.core.DatasetBuilder, split: str, *, path: str) -> Open
     rows=_Rows(read, where=f'{path} ({split})', shards=rows_of),
     digest=_read(lambda: _digest(builder, split), where=folder),
     labels=_read(lambda: _labels(builder), where=folder),
+    tokens=builder.info.splits[split].num_bytes // 4,
   )
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from plm_jax.core.errors import STOPPED, Interrupted, RunError
+from plm_jax.core.errors import STOPPED, ConfigError, Interrupted, RunError
 from plm_jax.core.types import Vocab
 from plm_jax.data import made
 from plm_jax.data.rows.first_read import FirstRead
@@ -143,6 +143,7 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
   if not files.exists(folder / 'manifest.json'):
     made.missing('tokens', digest=digest, folder=folder, size=f'{len(texts):,} documents')
     files.check_writable(cache, name='data.cache')
+    _check_room(folder, getattr(texts, 'tokens', 0) * _dtype(vocab).itemsize, cache=cache)
   with files.locked(folder / 'lock', doing='tokenising it'), files.named(folder):
     files.remove(folder / 'checked.json')  # from earlier versions
     sealed, blocks = _read_manifest(folder, documents=len(texts))
@@ -170,6 +171,19 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
           raise _lost(folder, error) from error
 
   return Tokens(Ids(ids, blocks, check) if large else ids, offsets, digest, folder)
+
+
+def _check_room(folder: Path, needed: int, *, cache: str) -> None:
+  """Raise ConfigError unless the tokens fit on the disk."""
+  there, free = sum(files.sizes_below(folder).values()) if files.is_folder(folder) else 0, files.free_bytes(cache)
+  if needed and free is not None:
+    log.log(logging.INFO if needed > 1e8 else logging.DEBUG, '%s: the tokens need about %.2f GB, %.2f GB are free',
+            folder, (needed - there) / 1e9, free / 1e9)  # fmt: skip
+    if needed - there > free:
+      raise ConfigError(
+        f'the tokens need about {needed / 1e9:,.2f} GB, and data.cache={cache} has {free / 1e9:,.2f} GB free: set '
+        'data.cache to a folder on a larger disk'
+      )
 
 
 def _lost(folder: Path, error: ChangedTokens) -> RunError:

@@ -2,8 +2,8 @@
 
 A file has
 
-    SUFFIXES                  ends of file names that it reads, as ('.jsonl',); () for none. Files with '.gz' after the
-                              suffix are unzipped first
+    SUFFIXES                  ends of file names that it reads, as ('.jsonl',); () for none. Files with '.gz' or
+                              '.zst' after the suffix are unzipped as they are read
     SCHEME                    beginning of the paths that it reads, as 'tfds:', or the first name of a path, as
                               'pydocs'; None for none
     matches(folder)           optional: True if it reads a folder, by a file in it such as dataset_info.json

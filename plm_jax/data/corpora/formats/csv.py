@@ -138,10 +138,11 @@ def _header(cells: list[str], again: set[int], sample: list[list[str]], path: lo
   sentence = any(len(cell.split()) >= _WORDS for cell in cells)
   if (number or (again and sentence)) and not any(map(_NAMES.fullmatch, names)):
     header = mark.join(_guessed(list(zip(cells, *sample, strict=True)))).replace('\t', '\\t')
-    file, unzipped = (shlex.quote(name) for name in (str(path.path), str(path.path).removesuffix(local.ZIPPED)))
+    tool = 'gunzip' if path.path.name.endswith('.gz') else 'unzstd'
+    file, bare = (shlex.quote(name) for name in (str(path.path), local.unzipped(str(path.path))))
     raise ValueError(
       f'{path.path}: the first line is an example. Put the names of the fields above it: '
-      f"{f'gunzip {file} && ' * (file != unzipped)}sed -i '1i {header}' {unzipped}"
+      f"{f'{tool} {file} && ' * (file != bare)}sed -i '1i {header}' {bare}"
     )
   names[0] = names[0] or 'column_1'  # an index column of pandas (SWAG)
   if '' in names or len(set(names)) < len(names):

@@ -61,7 +61,7 @@ def _sides(path: str, split: str, *, cache: str, max_bytes: int) -> dict[str, lo
     raise FileNotFoundError(f'{path!r}: there is no folder {folder}')
   by_split: dict[str, dict[str, Path]] = defaultdict(dict)
   for file in files.listing(folder):
-    name, dot, field = file.name.removesuffix(local.ZIPPED).rpartition('.')
+    name, dot, field = local.unzipped(file.name).rpartition('.')
     if name and dot and files.is_file(file):
       if field in by_split[name]:
         raise ValueError(f'{folder} holds both {by_split[name][field].name} and {file.name}: remove one')
@@ -69,4 +69,6 @@ def _sides(path: str, split: str, *, cache: str, max_bytes: int) -> dict[str, lo
   parallel = {name: sides for name, sides in by_split.items() if len(sides) > 1}
   splits.check(split, sorted(parallel), path=path)
   chosen = sorted(parallel[split].items())
-  return {field: local.File.at(downloads.fetched(file, cache), max_bytes=max_bytes) for field, file in chosen}
+  return {
+    field: local.File.at(downloads.fetched(file, cache), max_bytes=max_bytes, whole=True) for field, file in chosen
+  }

@@ -21,7 +21,7 @@ def open(path: local.File, split: str, cache: str) -> Opened:
   groups: list[Fields] = _read(path, lambda _, stream: _footer(stream)[4])
   _check_size(max((group[2] for group in groups), default=0), path)
   if sum(group[3] for group in groups) < 1:
-    raise ValueError(f'{path.path} holds no rows')
+    raise local.NoRows(f'{path.path} holds no rows')
   return Opened(Rows(path, groups), f'{path.digest(cache=cache)} rows')
 
 

@@ -1,6 +1,6 @@
 """Questions on texts as SQuAD is published: one JSON object, {"data": [{"title", "paragraphs": [{"context", "qas"}]}]}.
 
-A list of objects, as pandas writes it with orient='records', is read as rows.
+A list of objects, as pandas writes it with orient='records', is read as rows. So is one object on each line.
 
 A row is a question: `id`, `title`, `context`, `question`, `answers` {"text": [...], "answer_start": [...]} as in
 TensorFlow Datasets, and `is_impossible` if the file has it. A question without `answers`, as in test sets, has none in
@@ -9,20 +9,25 @@ in memory.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from plm_jax.data.corpora import local
+from plm_jax.data.corpora.formats import jsonl
 from plm_jax.data.corpora.records import Opened
 from plm_jax.io import files
 
 SUFFIXES = ('.json',)
 SCHEME = None
+_LINES = re.compile(rb'$|\s*\{(?!\s*"(data|version)"\s*:).*\}\s*$', re.S)  # an object on one line, not of SQuAD
 _LAYOUT = '{"id", "question", "answers": [{"text", "answer_start"}]}'  # a question
 
 
 def open(path: local.File, split: str, cache: str) -> Opened:
   """Open the questions of a file."""
+  if _LINES.match(next(path.lines(), b'')):
+    return jsonl.open(path, split, cache)
   with path.stream() as stream:
     content = stream.read(path.max_bytes + 1)
   if len(content) > path.max_bytes:
@@ -30,8 +35,6 @@ def open(path: local.File, split: str, cache: str) -> Opened:
   try:
     whole = files.parse_json(local.decoded(content))
   except json.JSONDecodeError as error:
-    if error.msg == 'Extra data':
-      raise ValueError(f'{path.path} has one JSON value on each line: {local.renamed(path.path, ".jsonl")}') from error
     raise ValueError(f'{path.path}, line {error.lineno}: not valid JSON ({error.msg})') from error
   except ValueError as error:
     raise ValueError(f'{path.path}: {error}') from error

@@ -24,10 +24,10 @@ def open(path: str, split: str, cache: str, *, max_bytes: int = local.MAX_BYTES)
   folder = files.path(path.removeprefix(SCHEME))
   if not files.is_folder(folder):
     raise FileNotFoundError(f'{path!r}: there is no folder {folder}')
-  by_name = {file.name.removesuffix(local.ZIPPED).removesuffix('.jsonl'): file for file in files.listing(folder)}
+  by_name = {local.unzipped(file.name).removesuffix('.jsonl'): file for file in files.listing(folder)}
   by_split = {name: file for name, file in by_name.items() if '.jsonl' in file.name}
   splits.check(split, sorted(by_split), path=path)
-  file = local.File.at(downloads.fetched(by_split[split], cache), max_bytes=max_bytes)
+  file = local.File.at(downloads.fetched(by_split[split], cache), max_bytes=max_bytes, whole=True)
   lines = local.Rows(file, local.line_spans(file.lines()), jsonl.parse)
   return Opened(Rows(lines), f'{file.digest(cache=cache)} rows')
 
