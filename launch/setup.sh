@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Create or repair .venv in the repository root, and install requirements.txt and the command plm-jax into it.
 #
-#   bash launch/setup.sh [EXTRA ...]     also install requirements/EXTRA.txt: test, compare, scores, corpus, lm_eval, mteb, sentencepiece, chinese, hdf5, released, sweep, plan, buckets, wandb, tpu
+#   bash launch/setup.sh [EXTRA ...]     also install requirements/EXTRA.txt: test, compare, scores, corpus, lm_eval, mteb, sentencepiece, chinese, hdf5, numba, released, sweep, plan, buckets, wandb, tpu
 #
 # It does nothing if everything is installed. PYTHON=/path/to/python selects the interpreter of a new .venv.
 set -euo pipefail

@@ -11,14 +11,15 @@ Expect: neighbours that mean the like. Measured, one epoch of a quarter of 76 ol
 the vocabulary: the loss of a pair falls from 4.16 (6 log 2) to 2.46, and `good` is nearest to natured, bad, clever and
 pleasant. That is too little text for WordSim-353: gensim's word2vec with the same settings and text has -0.11 on it.
 
-Arguments: `cbow`, the continuous bag of words at its rate; `hs`, a hierarchical softmax in place of negatives; `quick`;
+Arguments: `cbow`, the continuous bag of words at its rate; `hs`, a hierarchical softmax in place of negatives;
+`in_order`, vectors that move after each pair, as in word2vec.c (needs `bash launch/setup.sh numba`); `quick`;
 `vectors` trains on from a file in the form of word2vec or GloVe, whose width the model has to have:
   plm-jax train --config=experiments/word2vec/skipgram.py:vectors --workdir=runs/word2vec/further \\
     --config.init_from.0.source=vectors.txt --config.model.overrides.hidden_dim=50
 Words that the file lacks begin as they would without it. No file has the output table, which begins with zeros.
-Differs from the paper: the text is Wikipedia; the pairs of BATCH rows move the vectors at once, by the sum of their
-gradients, where word2vec.c moves them one by one; windows end at the ends of rows. As there, `cbow` moves each word of
-a bag by the whole error of their mean.
+Differs from the paper: the text is Wikipedia; without `in_order` the pairs of BATCH rows move the vectors at once, by
+the sum of their gradients, where word2vec.c moves them one by one; windows end at the ends of rows. As there, `cbow`
+moves each word of a bag by the whole error of their mean.
 """
 
 from experiments import common
@@ -28,13 +29,13 @@ RATES = {'skipgram': 0.025, 'cbow': 0.05}
 
 
 def get_config(arg=''):
-  """Takes `cbow`, `hs`, `vectors` and `quick`."""
+  """Takes `cbow`, `hs`, `in_order`, `vectors` and `quick`."""
   architecture = common.chosen(arg, ('skipgram', 'cbow'))
-  c = common.run(arg, choices=('skipgram', 'cbow', 'negatives', 'hs', 'vectors'), epochs=5)
+  c = common.run(arg, choices=('skipgram', 'cbow', 'negatives', 'hs', 'vectors', 'rows', 'in_order'), epochs=5)
   c.vocab = dict(name='words', path=common.vocab('words'))
   c.model = dict(name='static', variant='word2vec', overrides={})
   output = {'negatives': dict(name='skipgram', negatives=5), 'hs': dict(name='hierarchical_softmax')}
-  shared = dict(architecture=architecture, window=5, subsample=1e-3, update='rows')
+  shared = dict(architecture=architecture, window=5, subsample=1e-3, update=common.chosen(arg, ('rows', 'in_order')))
   c.objective = output[common.chosen(arg, ('negatives', 'hs'))] | shared
   c.data = dict(name='stream', path=common.corpus('wiki'), layout='stream', length=LENGTH, batch_size=BATCH)
   c.optim = dict(name='sgd', rate=RATES[architecture], schedule='linear', warmup=0, floor=1e-4)

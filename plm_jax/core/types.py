@@ -98,6 +98,8 @@ class Task(NamedTuple):
       nothing.
     rows: example -> {path of a table: ids that are read from it}, if a step reads few rows of the table. Only these
       rows are differentiated, updated and measured (optim/rows.py).
+    update: (example, parameters, path -> learning rate) -> (parameters, metrics with 'gradient_norm', False if a number
+      was not finite). It updates the tables of `rows` itself, instead of a gradient.
     couples_rows: True if a row's loss depends on other rows (contrastive); accumulation is then an error.
     keeps: True if `Loss.kept` has values of parameters; a mixture of tasks is then an error.
 
@@ -137,6 +139,7 @@ class Task(NamedTuple):
   trains: tuple[str, ...] = EVERYTHING
   advance: Callable[[PyTree, Array], PyTree] | None = None
   rows: Callable[[Example], Mapping[str, Array]] = lambda example: FrozenDict()
+  update: Callable[[Example, PyTree, Mapping[str, Array]], tuple[PyTree, dict[str, Any], Array]] | None = None
   couples_rows: bool = False
   keeps: bool = False
   # prediction and evaluation

@@ -21,6 +21,7 @@ from plm_jax.noise.row import Slots
 Architecture = Literal['skipgram', 'cbow']
 Reduction = Literal['sum', 'mean']
 Update = Literal['rows', 'tables']
+PairUpdate = Literal['rows', 'tables', 'in_order']
 
 
 class Windows(NamedTuple):

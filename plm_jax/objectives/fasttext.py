@@ -26,8 +26,15 @@ from plm_jax.core.keywords import Samples
 from plm_jax.core.types import Array, Batch, Example, Paper, PyTree, Task, Vocab, WordTable
 from plm_jax.layers.linear import Embed, uniform
 from plm_jax.noise import alias
-from plm_jax.objectives import skipgram
-from plm_jax.objectives.context_windows import Reduction, Update, Windows, counts_of, keep_rates, mean_by_whole_gradient
+from plm_jax.objectives import in_order, skipgram
+from plm_jax.objectives.context_windows import (
+  PairUpdate,
+  Reduction,
+  Windows,
+  counts_of,
+  keep_rates,
+  mean_by_whole_gradient,
+)
 
 PAPER = Paper(
   year=2016,
@@ -86,7 +93,7 @@ def make(
   longest: Letters = 6,
   buckets: Annotated[int, '1 <= x <= 1_000_000_000'] = 2_000_000,
   reduction: Reduction = 'sum',
-  update: Update = 'tables',
+  update: PairUpdate = 'tables',
 ) -> Task:
   """Build word vectors from letters, by predicting words from their neighbours.
 
@@ -104,7 +111,7 @@ def make(
     reduction: of the training loss: 'sum' adds the pairs of a batch, as the released code adds the pairs it has read,
       and gives each part of a word the whole gradient; 'mean' divides by the number of pairs, and its gradient is that
       of the loss.
-    update: 'tables' or 'rows', as in objective 'skipgram'.
+    update: 'tables', 'rows' or 'in_order', as in objective 'skipgram'.
 
   Raises:
     ValueError: the vocabulary has no counts, or fewer than two words with one; `shortest` is above `longest`.
@@ -113,7 +120,7 @@ def make(
   require(trunk, user=user, attention=('none',), inputs=('tokens',))
   errors.one_of('objective.architecture', architecture, Literal['skipgram', 'cbow'])
   errors.one_of('objective.reduction', reduction, Reduction)
-  errors.one_of('objective.update', update, Update)
+  errors.one_of('objective.update', update, PairUpdate)
   if shortest > longest:
     raise ValueError(f'objective.shortest={shortest} is above objective.longest={longest}: give the smaller one first')
   counts = counts_of(vocab, user=user)
@@ -126,7 +133,7 @@ def make(
   )
   model = Model(trunk, vocab.size, architecture, whole_gradient=reduction == 'sum', buckets=buckets)
   task = Task(model, partial(prepare, s), partial(skipgram.loss, s.skipgram))
-  return task._replace(rows=read_rows) if update == 'rows' else task
+  return in_order.with_update(task, update, read_rows, bags=architecture == 'cbow', reduction=reduction)
 
 
 def grams_of(vocab: Vocab, *, shortest: int, longest: int, buckets: int) -> np.ndarray:

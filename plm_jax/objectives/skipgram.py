@@ -25,10 +25,11 @@ from plm_jax.layers.table_products import products
 from plm_jax.noise import alias
 from plm_jax.noise.alias import Alias
 from plm_jax.noise.keys import row_keys
+from plm_jax.objectives import in_order
 from plm_jax.objectives.context_windows import (
   Architecture,
+  PairUpdate,
   Reduction,
-  Update,
   Windows,
   bags,
   counts_of,
@@ -109,7 +110,7 @@ def make(
   subsample: Annotated[float, '0 <= x <= 1'] = 1e-3,
   power: Annotated[float, '0 <= x <= 10'] = 0.75,
   reduction: Reduction = 'sum',
-  update: Update = 'tables',
+  update: PairUpdate = 'tables',
 ) -> Task:
   """Build word vectors by predicting words from their neighbours.
 
@@ -128,7 +129,8 @@ def make(
       whole error, not by the gradient of their mean. 'mean' divides by the number of pairs, and its gradient is that of
       the loss.
     update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' only the rows that a batch reads,
-      which needs optim.name sgd or adagrad. The result is the same.
+      which needs optim.name sgd or adagrad. The result is the same. 'in_order' moves the vectors after
+      each pair, as word2vec.c does, on one CPU (`in_order.py`); it needs optim.name sgd and the package numba.
 
   Raises:
     ValueError: the vocabulary has no counts, or fewer than two words with one.
@@ -136,14 +138,14 @@ def make(
   require(trunk, user="objective 'skipgram'", attention=('none',), inputs=('tokens',))
   errors.one_of('objective.architecture', architecture, Architecture)
   errors.one_of('objective.reduction', reduction, Reduction)
-  errors.one_of('objective.update', update, Update)
+  errors.one_of('objective.update', update, PairUpdate)
   counts = counts_of(vocab, user="objective 'skipgram'")
   windows = Windows(keep_rates(counts, subsample), architecture, window)
   noise = alias.make(counts**power * (counts > 0))
   s = SkipgramSettings(windows=windows, noise=noise, negatives=negatives, reduction=reduction)
   model = Model(trunk, vocab.size, architecture, whole_gradient=reduction == 'sum')
   task = Task(model, partial(prepare, s), partial(loss, s))
-  return task._replace(rows=read_rows) if update == 'rows' else task
+  return in_order.with_update(task, update, read_rows, bags=architecture == 'cbow', reduction=reduction)
 
 
 def prepare(s: SkipgramSettings, root: Array, batch: Batch) -> Example:

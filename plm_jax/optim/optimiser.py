@@ -57,8 +57,9 @@ class Optimiser(NamedTuple):
   # (state, validation metric, smaller is better) -> state, for plateau schedules and the start of NT-ASGD. Pass metrics
   # such as accuracy times -1
   observe: Callable[[PyTree, float], PyTree]
-  # paths -> None; raises a ConfigError if rows of these tables cannot be updated separately
-  check_rows: Callable[[Iterable[str]], None]
+  # (paths, plain=False) -> None; raises a ConfigError if rows of these tables cannot be updated separately, or with
+  # `plain` if their update is more than the rate times the gradient
+  check_rows: Callable[..., None]
 
 
 def make(
@@ -141,7 +142,7 @@ def make(
     split=partial(_split, s),
     count=partial(_count, s),
     observe=partial(_observe, s),
-    check_rows=partial(_check_rows, make_rule, decays, average),
+    check_rows=partial(_check_rows, make_rule, decays, average, clip),
   )
 
 
@@ -250,20 +251,28 @@ def _observe(s: _Settings, state: PyTree, metric: float) -> PyTree:
 
 
 def _check_rows(
-  rule: Callable[..., Any], decays: Settings, average: averages.Average | None, tables: Iterable[str]
+  rule: Callable[..., Any],
+  decays: Settings,
+  average: averages.Average | None,
+  clip: float | None,
+  tables: Iterable[str],
+  *,
+  plain: bool = False,
 ) -> None:
+  by_row = rules.BY_ROW[:1] if plain else rules.BY_ROW
   for path in tables:
     reasons = {
-      f'optim.name={rule.__name__!r} updates whole tensors': rule not in rules.BY_ROW,
+      f'optim.name={rule.__name__!r} updates whole tensors': rule not in by_row,
       'optim.decay shrinks all of its rows': any(value not in (0, None) for value in decays[path]),
       'optim.ema is an average of all of its rows': average is not None,
+      'optim.clip needs the gradient of a whole batch': plain and clip is not None,
     }
     for reason, holds in reasons.items():
       if holds:
-        names = ' or '.join(row_rule.__name__ for row_rule in rules.BY_ROW)
+        names = ' or '.join(row_rule.__name__ for row_rule in by_row)
         raise ConfigError(
           f'optim: the task updates few rows of {path} per step, and {reason}: set optim.name to {names} '
-          "without optim.decay and optim.ema, or set objective.update='tables'"
+          "without optim.decay, optim.ema and such, or set objective.update='tables'"
         )
 
 

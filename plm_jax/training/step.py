@@ -269,6 +269,8 @@ def train_step(
   """
   # 1. Prepare: corrupt the batch, and take the rows of large tables that it reads.
   example = task.prepare(noise_root(key), with_step(batch, state.step))
+  if task.update is not None:
+    return _updated_by_task(state, example, task=task, tx=tx)
   rng = step_rng(key, state.step, random=random)
   all_trainable, frozen = tx.split(state.params)
   tables = rows.find(task.rows(example), all_trainable)
@@ -307,10 +309,35 @@ def train_step(
     'update': updates,
     'parameter': rows.others(optim.merge(trainable, frozen), tables),
   }
-  metrics = loss.metrics | _measures(tx.now(state.opt_state), total_norm, measured)
-  metrics['skipped'] = (new_state.skipped.astype(jnp.float32), jnp.float32(1))
-  metrics['skipped_in_a_row'] = (new_state.skipped_in_a_row.astype(jnp.float32), jnp.float32(1))
-  return new_state, metrics
+  return new_state, loss.metrics | _measures(tx.now(state.opt_state), total_norm, measured) | _skipped(new_state)
+
+
+def _updated_by_task(
+  state: TrainState, example: Example, *, task: Task, tx: optim.Optimiser
+) -> tuple[TrainState, Metrics]:
+  """Make an update by `Task.update`, which measures its norm."""
+  assert task.update is not None
+  tx.check_rows(task.rows(example), plain=True)
+  # a gradient of ones shows the rate of each parameter, and the next state of the schedule
+  ones = jax.tree.map(lambda leaf: jnp.ones((1,) * leaf.ndim), tx.split(state.params)[0])
+  updates, opt_state = tx.update(ones, state.opt_state, ones)
+  rates = {path: -leaf.reshape(()) for path, leaf in flat(updates).items()}
+  params, metrics, finite = task.update(example, state.params, rates)
+  new_state = dataclasses.replace(
+    state,
+    step=state.step + 1,
+    params=params,
+    opt_state=opt_state,
+    skipped=state.skipped + (~finite).astype(jnp.int32),
+    skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1),
+  )
+  return new_state, _measures(tx.now(state.opt_state), jnp.zeros(()), {}) | metrics | _skipped(new_state)
+
+
+def _skipped(state: TrainState) -> Metrics:
+  """Return both counts of skipped updates as (value, 1)."""
+  counts = {'skipped': state.skipped, 'skipped_in_a_row': state.skipped_in_a_row}
+  return {name: (count.astype(jnp.float32), jnp.float32(1)) for name, count in counts.items()}
 
 
 def _measures(rate: Array, total_norm: Array, trees: Mapping[str, PyTree]) -> Metrics:

@@ -279,7 +279,15 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
     memory.check([rows_of], parts.trunk, settings, layout=layout)
   with errors.stage('optim'):
     trainable, task = tx.split(shapes)[0], parts.task
-    tx.check_rows(jax.eval_shape(lambda example, params: rows.find(task.rows(example), params), prepared, trainable))
+    tables = jax.eval_shape(lambda example, params: rows.find(task.rows(example), params), prepared, trainable)
+    tx.check_rows(tables, plain=task.update is not None)
+  if task.update is not None:
+    if layout.mesh.size > 1:
+      raise ConfigError(
+        f"objective.update='in_order' uses one device, and the mesh has {layout.mesh.size}: set sharding.mesh.data=1, "
+        "or objective.update='rows'"
+      )
+    jax.eval_shape(task.update, prepared, shapes, {path: np.float32(0) for path in tables})
   for name, names in evaluation.asked(settings, parts).items():
     own = parts.of(name)
     evaluation.check_scores(names, own, batch_spec(own, settings['eval'][name]['data']), where=f'eval.{name}')
