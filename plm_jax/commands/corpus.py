@@ -1,10 +1,11 @@
-"""Filter, deduplicate and split a text corpus.
+"""Filter, deduplicate and split a text corpus, or make that of the small tables.
 
 plm-jax corpus stats SOURCE                                       lengths, letters and scripts
 plm-jax corpus filter SOURCE OUT --rules=gopher --against=../data/squad:validation
 plm-jax corpus dedup SOURCE OUT --threshold=0.8
 plm-jax corpus dedup SOURCE OUT --exact
 plm-jax corpus split SOURCE OUT --validation=0.01 --test=0.01
+plm-jax corpus english DATA OUT                                   text of the small tables
 
 SOURCE is any value of `data.path` in a config: tfds:NAME, a file or a folder. OUT becomes a folder that a config can
 name: `train.jsonl`, `left_out.jsonl` with the row and reason of every removed document, and `corpus.json` with the
@@ -21,6 +22,9 @@ fewer than 8 words are not searched, only counted. Characters of Chinese, Japane
 as one word each, here and in the word sequences that `dedup` compares.
 
 `split` samples by a hash of the text, so copies of a document are in the same split.
+
+`english` joins classic_books and english_wiki of the folder DATA to OUT/train.txt and OUT/validation.txt. The tables
+read it in runs/data/english.
 """
 
 import argparse
@@ -36,7 +40,7 @@ from rich.table import Table
 
 from plm_jax.cli import command, logs, progress, signals, tables
 from plm_jax.core.errors import STOPPED, ConfigError, Interrupted, stage
-from plm_jax.io import files
+from plm_jax.io import files, run_paths
 
 if TYPE_CHECKING:
   from plm_jax.data.corpora.records import Texts
@@ -58,6 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.data.corpora.cleaning import passes
 
   logs.start()
+  if arguments.command == 'english':
+    from plm_jax.data.corpora import english
+
+    run_paths.check_new_folder(arguments.out, name='OUT')
+    for name, digest in english.make(arguments.data, arguments.out).items():
+      print(f'{files.path(arguments.out) / name}  sha256 {digest}')
+    return 0
   if arguments.command != 'stats':
     passes.check_out(arguments.out)  # before hours of reading
   with stage('corpus'), signals.raising():
@@ -141,7 +152,7 @@ CHECKS = {'filter': _check_filter, 'dedup': _check_dedup, 'split': _check_split}
 
 def _parser() -> argparse.ArgumentParser:
   parser = command.Parser('plm-jax corpus', __doc__)
-  commands = parser.add_subparsers(dest='command', required=True, metavar='stats|filter|dedup|split')
+  commands = parser.add_subparsers(dest='command', required=True, metavar='stats|filter|dedup|split|english')
   parsers = {}
   for name, purpose in (
     ('stats', 'print lengths, letters and scripts'),
@@ -158,6 +169,9 @@ def _parser() -> argparse.ArgumentParser:
     add('--text', metavar='FIELD', help='text field of SOURCE, if there are several')
     help_ = f'document boundary in a .txt file, as data.documents of a config (default: {DOCUMENTS[0]})'
     add('--documents', choices=DOCUMENTS, default=DOCUMENTS[0], help=help_)
+  add = commands.add_parser('english', help='make the text of the small tables').add_argument
+  add('data', metavar='DATA', help='folder that holds classic_books and english_wiki')
+  add('out', metavar='OUT', help='folder of the text')
   _add_filter_flags(parsers['filter'])
   add = parsers['dedup'].add_argument
   add('--exact', action='store_true', help='remove only equal texts, ignoring case, spaces and punctuation')

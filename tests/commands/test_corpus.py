@@ -1,6 +1,8 @@
 """`plm-jax corpus`: a pass keeps and drops what it says, and goes on where it was stopped or killed."""
 
 import contextlib
+import gzip
+import hashlib
 import itertools
 import json
 import os
@@ -626,3 +628,37 @@ def test_killed_processes_end_with_the_same_bytes(tmp_path):
     assert subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode == 0
     made[name] = (tmp_path / name / 'train.jsonl').read_bytes()
   assert made['whole'] == made['cut']
+
+
+def test_the_text_of_the_small_tables(tmp_path, capsys):
+  from plm_jax.data.corpora import english
+
+  data, out = tmp_path / 'data', tmp_path / 'out'
+  with pytest.raises(ConfigError, match=r'classic_books.validation.txt.gz is missing: name the folder'):
+    corpus.main(['english', str(data), str(out)])
+  assert not out.exists()
+  for name, text in {
+    'classic_books/train': 'a\n',
+    'classic_books/validation': 'b\n',
+    'english_wiki/train': 'c\n',
+  }.items():
+    (data / name).parent.mkdir(parents=True, exist_ok=True)
+    (data / f'{name}.txt.gz').write_bytes(gzip.compress(text.encode()))
+  assert corpus.main(['english', str(data), str(out)]) == corpus.main(['english', str(data), str(out)]) == 0
+  assert {file.name: file.read_text() for file in out.iterdir()} == {'train.txt': 'a\n\nc\n', 'validation.txt': 'b\n'}
+  assert hashlib.sha256(b'b\n').hexdigest() in capsys.readouterr().out
+  (out / 'train.txt').write_text('d')
+  with pytest.raises(ConfigError, match='holds other files: name another folder'):
+    corpus.main(['english', str(data), str(out)])
+  (data / 'classic_books/train.txt.gz').write_bytes(b'no gzip')
+  with pytest.raises(ConfigError, match='damaged'):
+    english.make(data, tmp_path / 'new')
+  assert not (tmp_path / 'new').exists()
+
+
+def test_the_text_of_the_small_tables_has_the_bytes_of_their_runs(tmp_path):
+  from plm_jax.data.corpora import english
+
+  if not (conftest.SHARED_DATA / 'classic_books').is_dir():
+    pytest.skip(f'classic_books is not in {conftest.SHARED_DATA}')
+  assert english.make(conftest.SHARED_DATA, tmp_path) == {name: digest for name, (_, digest) in english.TEXTS.items()}

@@ -2,10 +2,11 @@
 
 paper   the configs unchanged
 small   about a million parameters, 800 steps of 64 rows of 64 tokens on the text in runs/data/english, or in --corpus,
-        ten minutes of one core for a pre-training; with the vocabulary that
+        ten minutes of one core for a pre-training. The text and the vocabulary are those that
+        plm-jax corpus english ../shared/data runs/data/english
         plm-jax vocab train --source=runs/data/english --name=byte_bpe --size=4000 \\
           --out=runs/vocab/small_4000
-        makes; task sets as TFDS has them, or in --data
+        make; task sets as TFDS has them, or in --data
 tiny    `quick` configs: it shows that a table works, and nothing else
 """
 

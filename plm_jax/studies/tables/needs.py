@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from plm_jax import config
+from plm_jax.config import signatures
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora import sources
@@ -13,6 +14,10 @@ from plm_jax.studies.tables.runs import Cell, Places, Run
 from plm_jax.text import recipe
 from plm_jax.training import parts
 from plm_jax.training.before import from_data
+
+SCALES = str(signatures.ROOT.parent / 'experiments/tables/shared/scales.py')  # its head has the shared vocabulary
+ANOTHER = 'Name another pre-training text by --corpus=DIR'
+ENGLISH = 'Run: plm-jax corpus english {} {}, or name another text by --corpus=DIR'
 
 
 def check(
@@ -37,12 +42,12 @@ def check(
     for metric in metrics[run.digest]:
       name, evaluations = metric.partition('/')[0], list(run.settings['eval'])
       errors.check_choice(f'{head}: {metric!r} of {run.config}', 'evaluation', name, evaluations)
-  if missing := dict.fromkeys(lacking for run in left for lacking in _lacking(run, head)):
+  if missing := dict.fromkeys(lacking for run in left for lacking in _lacking(run, head, places.data or 'DATA')):
     raise ConfigError('\n'.join(missing))
   metric_names.check(table, plan, left, head=head)
 
 
-def _lacking(run: Run, head: str) -> Iterator[str]:
+def _lacking(run: Run, head: str, data: str) -> Iterator[str]:
   """Yield what a run lacks, with the fix."""
   if run.weights and not files.is_folder(files.path(run.weights)):
     yield f'{run.weights}: there is no such folder of weights. {_fix(run.weights, head, "Put one there")}'
@@ -50,7 +55,7 @@ def _lacking(run: Run, head: str) -> Iterator[str]:
     for name in ('vocab', 'second_vocab'):
       if BEFORE in str(run.settings[name]):
         continue
-      if message := parts.missing_vocab(run.settings, name, heads=(head, run.config)):
+      if message := parts.missing_vocab(run.settings, name, heads=(head, SCALES, run.config)):
         yield message
   missing, left_out = set(), {f'eval.{name}.data' for name in from_data.left_out(run.settings)}
   for key, block in config.of_data(run.settings).items():
@@ -62,7 +67,7 @@ def _lacking(run: Run, head: str) -> Iterator[str]:
     except (FileNotFoundError, ValueError) as error:
       missing.add(path)
       fix = (
-        _fix(path, head, 'Name another pre-training text by --corpus=DIR')
+        _fix(path, head, ENGLISH.format(data, path) if path.endswith('/english') else ANOTHER)
         if run.settings['objective']
         else 'Name the folder of task data by --data=DIR.'
       )
