@@ -47,7 +47,7 @@ def check(
   metric_names.check(table, plan, left, head=head)
 
 
-def _lacking(run: Run, head: str, data: str) -> Iterator[str]:
+def _lacking(run: Run, head: str, data: str = 'DATA') -> Iterator[str]:
   """Yield what a run lacks, with the fix."""
   if run.weights and not files.is_folder(files.path(run.weights)):
     yield f'{run.weights}: there is no such folder of weights. {_fix(run.weights, head, "Put one there")}'
