@@ -5,11 +5,12 @@
 #
 # Commands (each may be repeated safely):
 #   create     create the TPU NAME and wait until it is ready
+#   prepare    build the vocabulary and token stores in --shared, on the machine of --prepare_on (plm-jax prepare)
 #   install    copy this checkout to every host and install it (launch/tpu_worker.sh)
-#   prepare    build the vocabulary and token store on every host (plm-jax prepare)
+#   take       copy the vocabulary and token stores from --shared to every host
 #   doctor     check that the hosts agree and the run can start (plm-jax doctor)
 #   start      start the run on every host; it continues without your connection
-#   up         run the five commands above, in this order
+#   up         prepare, create, install, take, doctor and start, in this order
 #   tail       print the output of the first host, until Ctrl-C
 #   state      print the state of the TPU and of the run
 #   stop       send SIGTERM to the run: it saves and ends
@@ -27,6 +28,11 @@
 #   --direct              create the TPU at once or fail, instead of a queued resource
 #   --create_flag=FLAG    additional flag of gcloud's create, such as --create_flag=--network=mine; may be repeated
 #   --internal_ip         connect by internal IP, from a machine in the same network
+#   --shared=FOLDER       what is prepared (default gs://BUCKET/plm_jax/stores of the bucket of --workdir; none: nothing
+#                         is shared, and every host prepares its own)
+#   --prepare_on=WHERE    here (default if this checkout has .venv), vm (a CPU machine, created and deleted) or hosts
+#   --machine=TYPE        of that CPU machine (default n2-standard-16)
+#   --compile_cache=FOLDER  compiled programs (default gs://BUCKET/plm_jax/compiled; none: not stored)
 #   --env=NAME=VALUE      environment variable of the run; may be repeated
 #   --to=FOLDER           target folder of fetch (default runs/fetched/NAME)
 #   --without_checkpoints fetch no checkpoints (for folders on gs://)
@@ -39,7 +45,7 @@ set -euo pipefail
 root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"
 folder=plm_jax  # checkout in the home folder of a host
 worker="bash $folder/launch/tpu_worker.sh"
-commands=' create install prepare doctor start up tail state stop fetch delete watch '
+commands=' create install prepare take doctor start up tail state stop fetch delete watch '
 
 say() { printf '[tpu_vm] %s\n' "$*" >&2; }
 
@@ -136,6 +142,11 @@ parse() {
       --direct) direct=1 ;;
       --create_flag=--?*) create_flags+=("${1#*=}") ;;
       --internal_ip) internal_ip=1 ;;
+      --shared=?*) shared=${1#*=} ;;
+      --prepare_on=here | --prepare_on=vm | --prepare_on=hosts) prepare_on=${1#*=} ;;
+      --prepare_on=*) fail "$1: expected --prepare_on=here, --prepare_on=vm or --prepare_on=hosts" ;;
+      --machine=?*) machine=${1#*=} ;;
+      --compile_cache=?*) compiled=${1#*=} ;;
       --env=[A-Za-z_]*=*) variables+=("${1#*=}") ;;
       --env=*) fail "$1: expected --env=NAME=VALUE" ;;
       --to=?*) to=${1#*=} ;;
@@ -174,7 +185,7 @@ check() {
     create | up | watch) [[ -n $type ]] || fail 'needs --type=TYPE, such as --type=v5litepod-16' ;;
   esac
   case $command in
-    start | up | watch | prepare | doctor)
+    start | up | watch | prepare | take | doctor)
       argument_of --config >/dev/null || fail 'needs the config of the run: -- --config=experiments/... --workdir=gs://BUCKET/run'
       argument_of --workdir >/dev/null || fail 'needs the folder of the run: -- --config=... --workdir=gs://BUCKET/run'
       check_config
@@ -183,11 +194,32 @@ check() {
       argument_of --workdir >/dev/null || fail 'needs the folder of the run: -- --workdir=gs://BUCKET/run, as for start'
       ;;
   esac
+  place
   if [[ $dry_run -eq 0 ]] && ! command -v gcloud >/dev/null; then
     fail 'gcloud is not installed: https://cloud.google.com/sdk/docs/install; --dry_run works without it'
   fi
   [[ $command != watch || $dry_run -eq 1 || -n $timeout ]] ||
     fail 'watch needs the command timeout: install coreutils (brew install coreutils on a Mac)'
+}
+
+# Chooses what is shared, and where it is prepared: on hosts that are not billed, if there is a bucket.
+place() {
+  local workdir='' bucket=''
+  workdir="$(argument_of --workdir)" || true
+  if [[ $workdir == gs://?* ]]; then
+    bucket=${workdir#gs://}
+    bucket=gs://${bucket%%/*}/plm_jax
+  fi
+  shared=${shared:-${bucket:+$bucket/stores}}
+  compiled=${compiled:-${bucket:+$bucket/compiled}}
+  [[ $shared != none ]] || shared=''
+  [[ $compiled != none ]] || compiled=''
+  if [[ -z $shared ]]; then
+    [[ -z $prepare_on || $prepare_on == hosts ]] || fail "--prepare_on=$prepare_on needs --shared=gs://BUCKET/FOLDER"
+    prepare_on=hosts
+  elif [[ -z $prepare_on ]]; then
+    if [[ -x $root/.venv/bin/python ]]; then prepare_on=here; else prepare_on=vm; fi
+  fi
 }
 
 # Fails before a TPU is created if the config is a file of this checkout that is missing or would not be copied.
@@ -389,16 +421,55 @@ ship() {
 }
 
 # Prints the flags that name or change the config, for prepare and doctor.
-config_arguments() {
-  local argument kept=()
-  for argument in "${arguments[@]}"; do
-    [[ $argument != --config=* && $argument != --config.* ]] || kept+=("$argument")
-  done
-  quoted "${kept[@]}"
+config_arguments() { quoted ${given_config[@]+"${given_config[@]}"}; }
+
+# Prepares in the shared folder before anything on the TPU is billed.
+prepare() {
+  case $prepare_on in
+    here)
+      say "preparing on this machine, in $shared"
+      (
+        cd -- "$root"
+        limit=0 run .venv/bin/python -m plm_jax prepare ${given_config[@]+"${given_config[@]}"} "--shared=$shared"
+      )
+      ;;
+    vm) prepare_on_vm ;;
+    hosts) take ;;
+  esac
 }
 
-prepare() {
-  limit=86400 on all ssh NODE --command="$worker plm-jax prepare $(config_arguments)"
+# Prepares on a CPU machine that is deleted afterwards, whatever happens.
+prepare_on_vm() {
+  local vm=$name-prepare code=0 i
+  local where=(--zone="$zone" ${project:+--project="$project"} --quiet) unpack
+  unpack="mkdir -p $folder && tar -C $folder -xzf plm_jax.tar.gz && PLM_JAX_EXTRA=buckets $worker install"
+  say "preparing on the machine $vm ($machine), in $shared"
+  [[ -e $archive || $dry_run -eq 1 ]] || pack
+  run gcloud compute instances create "$vm" --machine-type="$machine" --image-family=ubuntu-2404-lts-amd64 \
+    --image-project=ubuntu-os-cloud --boot-disk-size=500GB --scopes=cloud-platform \
+    --max-run-duration=7d --instance-termination-action=DELETE "${where[@]}" || code=$?
+  for ((i = 1; i <= 10 && code == 0; i++)); do  # until it has started
+    ! limit=120 run gcloud compute ssh "$vm" --command=true "${where[@]}" || break
+    [[ $i -lt 10 ]] || code=1
+    sleep "$poll"
+  done
+  [[ $code -ne 0 ]] || run gcloud compute scp "$archive" "$vm:plm_jax.tar.gz" "${where[@]}" || code=$?
+  [[ $code -ne 0 ]] || limit=3600 run gcloud compute ssh "$vm" --command="$unpack" "${where[@]}" || code=$?
+  [[ $code -ne 0 ]] || limit=0 run gcloud compute ssh "$vm" \
+    --command="$worker plm-jax prepare $(config_arguments) $(quoted "--shared=$shared")" "${where[@]}" || code=$?
+  for i in 1 2 3; do
+    ! run gcloud compute instances delete "$vm" "${where[@]}" || return "$code"
+    sleep "$poll"
+  done
+  say "$vm could not be deleted and may cost money: gcloud compute instances delete $vm --zone=$zone"
+  return "$code"
+}
+
+# Copies what is prepared to every host, or prepares there if nothing is shared.
+take() {
+  local from=''
+  [[ -z $shared ]] || from=" $(quoted "--shared=$shared")"
+  limit=86400 on all ssh NODE --command="$worker plm-jax prepare $(config_arguments)$from"
 }
 
 doctor() {
@@ -408,9 +479,10 @@ doctor() {
 }
 
 start() {
-  local before=''
+  local before='' cache=''
+  [[ -z $compiled ]] || argument_of --compile_cache >/dev/null || cache=" $(quoted "--compile_cache=$compiled")"
   [[ ${#variables[@]} -eq 0 ]] || before="$(quoted env "${variables[@]}") "
-  on all ssh NODE --command="$before$worker start $(quoted "${arguments[@]}")"
+  on all ssh NODE --command="$before$worker start $(quoted "${arguments[@]}")$cache"
 }
 
 # Prints 'running', 'ended CODE', 'lost' or 'none' for the first host, nothing if it has no answer.
@@ -456,9 +528,10 @@ delete_tpu() {
 
 up() {
   pack  # a failure here costs nothing yet
+  [[ $prepare_on == hosts || -n ${PLM_JAX_PREPARED:-} ]] || prepare
   create
   ship
-  prepare
+  take
   doctor
   start
 }
@@ -552,6 +625,10 @@ start_by() {
   local code=0 one
   fresh=0
   for one in "$@"; do
+    if [[ $one == up && $prepare_on != hosts && -z ${PLM_JAX_PREPARED:-} ]]; then
+      again prepare || { code=$?; break; }
+      export PLM_JAX_PREPARED=1  # not again after a preemption
+    fi
     again "$one" || { code=$?; break; }
   done
   if [[ $code -eq 2 ]]; then
@@ -633,10 +710,14 @@ stop() { limit=1200 on all ssh NODE --command="$worker stop"; }
 command='' name='' zone='' project='' type='' runtime='' to='' slices=1 tries=20 poll=30
 limit=1800 timeout="$(command -v timeout || command -v gtimeout || true)"
 ssh_patience=900 first_patience=900 patience=86400  # of watch, in seconds
+shared='' prepare_on='' machine=n2-standard-16 compiled='' given_config=()
 spot=0 direct=0 internal_ip=0 without_checkpoints=0 delete=0 dry_run=0
 create_flags=() variables=() arguments=()
 given=("${@:2}")
 parse "$@"
+for one in ${arguments[@]+"${arguments[@]}"}; do
+  case $one in --config=* | --config.*) given_config+=("$one") ;; esac
+done
 check
 errors="$(mktemp)"
 archive=${TMPDIR:-/tmp}/plm_jax_$name.tar.gz

@@ -32,7 +32,7 @@ install() {
     python3 -m uv python install --quiet 3.12
     found="$(python3 -m uv python find 3.12)"
   fi
-  PYTHON="$found" bash "$root/launch/setup.sh" tpu
+  PYTHON="$found" bash "$root/launch/setup.sh" "${PLM_JAX_EXTRA:-tpu}"
 }
 
 # Prints the process id of the run; fails if none is running.

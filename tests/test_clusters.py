@@ -122,14 +122,25 @@ def test_the_container_prepares_and_becomes_the_run(jobset: dict[str, Any], tmp_
   script.parent.mkdir(parents=True)
   script.write_text('#!/bin/sh\necho $$ "$@" >>asked\n')
   script.chmod(0o755)
-  env = {**os.environ, 'WORKDIR': 'gs://bucket/a run'}
+  env = {**os.environ, 'WORKDIR': 'gs://bucket/a run', 'SHARED': 'gs://bucket/all'}
   process = subprocess.Popen([*container['command'], *container['args']], cwd=tmp_path, env=env)
   assert process.wait() == 0
   first, second = (line.split(maxsplit=1) for line in (tmp_path / 'asked').read_text().splitlines())
   config = container['args'][2]
-  assert first[1] == f'prepare {config}'
-  assert second == [str(process.pid), f'train {config} --workdir=gs://bucket/a run']  # so SIGTERM reaches it
+  assert first[1] == f'prepare {config} --shared=gs://bucket/all/stores'
+  cache = '--compile_cache=gs://bucket/all/compiled'
+  assert second == [str(process.pid), f'train {config} --workdir=gs://bucket/a run {cache}']  # so SIGTERM reaches it
   assert (conftest.ROOT / config.removeprefix('--config=')).is_file()
+  # and the job before it, on nodes without TPUs
+  job = yaml.safe_load((conftest.ROOT / 'launch' / 'gke_prepare.yaml').read_text())
+  [before] = job['spec']['template']['spec']['containers']
+  assert subprocess.run([*before['command'], *before['args']], cwd=tmp_path, env=env, check=False).returncode == 0
+  assert (tmp_path / 'asked').read_text().splitlines()[-1].split(maxsplit=1)[1] == first[1]
+  assert before['image'] == container['image']
+  assert {one['name']: one['value'] for one in before['env']}.items() <= {
+    one['name']: one['value'] for one in container['env']
+  }.items()
+  assert 'google.com/tpu' not in str(job) and 'tpu' not in str(job['spec']['template']['spec'].get('nodeSelector'))
 
 
 # slurm.sh
@@ -254,6 +265,44 @@ def test_only_a_saved_run_goes_back_into_the_queue(slurm: Slurm, code: int, rest
   port = 61440 + os.getpid() % 4096
   shared = f'-m plm_jax train --config=a b --coordinator=localhost:{port} --processes=2'
   assert asked == [f'{shared} --process={i}' for i in (0, 1)]
+
+
+def test_nodes_copy_what_was_prepared_before_the_run(slurm: Slurm) -> None:
+  """And programs are stored next to the run; the job that prepares needs no accelerator."""
+  fake(slurm)
+  slurm.env['SLURM_NTASKS'] = '1'
+  words = ['--config=c.py', '--config.seed=1', '--shared=gs://b/stores', '--workdir=gs://b/run']
+  with slurm.job(*words, CODE='0') as process:
+    assert process.wait(timeout=60) == 0
+  prepare = '-m plm_jax prepare --config=c.py --config.seed=1 --shared=gs://b/stores'
+  train = '-m plm_jax train --config=c.py --config.seed=1 --workdir=gs://b/run --compile_cache=gs://b/compiled'
+  assert (slurm.folder / 'asked0').read_text().splitlines() == [prepare, train]
+  with slurm.job(*words, CODE='0', PLM_JAX_PREPARE='1', SLURM_PROCID='0') as process:
+    assert process.wait(timeout=60) == 0
+  assert (slurm.folder / 'asked0').read_text().splitlines()[2:] == [prepare]
+
+
+def test_the_run_waits_for_the_job_that_prepares(slurm: Slurm) -> None:
+  sbatch = slurm.folder / 'tools' / 'sbatch'
+  sbatch.write_text(
+    '#!/bin/sh\nfor word in "$@"; do printf "%s|" "$word"; done >>sbatch\necho >>sbatch\necho "71;here"\n'
+  )
+  sbatch.chmod(0o755)
+  del slurm.env['SLURM_SUBMIT_DIR']
+  script = str(conftest.ROOT / 'launch' / 'slurm.sh')
+  done = subprocess.run(
+    ['bash', script, '--nodes=2', '--', '--config=a b', '--workdir=/runs/x'],
+    cwd=slurm.folder,
+    env={**os.environ, **slurm.env, 'PLM_JAX_PREPARE_FLAGS': '--partition=cpu --time=2-0'},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  first, second = ((line[:-1]).split('|') for line in (slurm.folder / 'sbatch').read_text().splitlines())
+  run = [script, '--config=a b', '--workdir=/runs/x']
+  assert first == ['--parsable', '--nodes=1', '--partition=cpu', '--time=2-0', '--export=ALL,PLM_JAX_PREPARE=1', *run]
+  assert second == ['--nodes=2', '--dependency=afterok:71', '--kill-on-invalid-dep=yes', *run]
 
 
 def test_one_task_looks_for_no_others(slurm: Slurm) -> None:

@@ -69,6 +69,17 @@ flags = dict(word.partition('=')[::2] for word in words if word.startswith('--')
 plain = [word for word in words if not word.startswith('--')]
 if plain[0] == 'storage':
   sys.exit(0)
+if plain[1] != 'tpus':  # the CPU machine
+  vm = cloud / 'vm'
+  if plain[2] == 'create':
+    vm.mkdir()
+  elif plain[2] == 'delete':
+    shutil.rmtree(vm)
+  elif plain[1] == 'scp':
+    shutil.copy(plain[2], vm / plain[3].partition(':')[2])
+  else:
+    sys.exit(subprocess.run(['bash', '-c', flags['--command']], cwd=vm, env=dict(os.environ, HOME=str(vm))).returncode)
+  sys.exit(0)
 kind, verb, *names = plain[2:]
 state = cloud / 'state'
 slices = int((cloud / 'slices').read_text()) if (cloud / 'slices').exists() else 1
@@ -155,6 +166,13 @@ class Cloud:
     for words in (['init', '-q'], ['add', '.']):
       subprocess.run(['git', '-C', str(checkout), *words], check=True)
     (checkout / 'not for git').write_text('large')
+    own = checkout / '.venv' / 'bin' / 'python'  # of this machine, which prepares
+    own.parent.mkdir(parents=True)
+    own.write_text(
+      f"#!/bin/sh\nprintf '%s\\n' \"$*\" >>'{self.folder}/here'\nls '{self.folder}/state' 2>/dev/null\n"
+      f"exit $(cat '{self.folder}/code_here' 2>/dev/null || echo 0)\n"
+    )
+    own.chmod(0o755)
     (tools / 'gcloud').write_text(GCLOUD.format(python=sys.executable, cloud=str(self.folder)))
     (tools / 'gcloud').chmod(0o755)
     self.env = {**os.environ, 'PATH': f'{tools}:{os.environ["PATH"]}', 'TMPDIR': str(folder)}
@@ -242,6 +260,7 @@ def processes(cloud: Cloud) -> list[str]:
 
 TPU = ('one', '--zone=us-west4-a', '--type=v5litepod-16', '--poll=1')
 RUN = ('--', '--config=experiments/bert/base.py', '--workdir=gs://bucket/run')
+SHARED, COMPILED = '--shared=gs://bucket/plm_jax/stores', '--compile_cache=gs://bucket/plm_jax/compiled'
 VARIANTS = {
   'queued': (),
   'spot': ('--spot', '--project=mine', '--internal_ip', '--create_flag=--network=net'),
@@ -320,9 +339,13 @@ def test_arguments_reach_every_host_as_they_were_given(cloud: Cloud) -> None:
   cloud.run('up', *TPU, "--env=GREETING=it's $me", *RUN, *strange)
   for host in (0, 1):
     cloud.wait_for(lambda host=host: (cloud.folder / f'host{host}' / 'greetings').exists())
-    train, rest = ['-m', 'plm_jax', 'train', *RUN[1:], *strange], cloud.python(host)
+    train, rest = ['-m', 'plm_jax', 'train', *RUN[1:], *strange, COMPILED], cloud.python(host)
     config, workdir = [RUN[1], *strange], [one for one in RUN if one.startswith('--workdir=')]
-    assert rest == [['-m', 'plm_jax', 'prepare', *config], ['-m', 'plm_jax', 'doctor', *config, *workdir], train]
+    assert rest == [
+      ['-m', 'plm_jax', 'prepare', *config, SHARED],
+      ['-m', 'plm_jax', 'doctor', *config, *workdir],
+      train,
+    ]
     assert (cloud.folder / f'host{host}' / 'greetings').read_text() == "it's $me\n"
   unpacked = cloud.folder / 'host0' / 'plm_jax'
   assert (unpacked / 'launch' / 'tpu_vm.sh').exists()
@@ -434,6 +457,54 @@ def test_watch_starts_again_what_was_stopped_or_crashed(cloud: Cloud) -> None:
   assert 'lost: try 2 of 20' in said
   assert len(cloud.of_kind('create')) == 1
   assert 'bash launch/tpu_vm.sh delete one' in said
+
+
+def test_data_is_prepared_once_before_the_tpu(cloud: Cloud) -> None:
+  """Also where the TPU is preempted; hosts copy."""
+  cloud.quick()
+  watch = cloud.start('watch', *TPU, '--delete', *RUN)
+  cloud.wait_for(lambda: cloud.trained() == 1)
+  assert len(cloud.of_kind('create')) == 1
+  (cloud.folder / 'state').write_text('SUSPENDED')
+  for number in processes(cloud):
+    os.kill(int(number), 9)
+  cloud.wait_for(lambda: len(cloud.of_kind('create')) == 2 and cloud.trained() == 1)
+  assert 'prepare' in cloud.python(0)[0] and SHARED in cloud.python(0)[0]
+  (cloud.folder / 'end').write_text('0')
+  said = watch.communicate(timeout=60)[0]
+  assert watch.returncode == 0, said
+  assert (cloud.folder / 'here').read_text() == f'-m plm_jax prepare {RUN[1]} {SHARED}\n'
+  assert str(cloud.folder / 'state') not in said  # which that python lists: there was no TPU yet
+
+
+def test_without_prepared_data_there_is_no_tpu(cloud: Cloud) -> None:
+  (cloud.folder / 'code_here').write_text('2')
+  cloud.run('up', *TPU, *RUN, code=2)
+  assert 'could not be started' in cloud.run('watch', *TPU, *RUN, code=1)
+  assert not cloud.of_kind('create')
+
+
+@pytest.mark.parametrize('ends', [0, 3])
+def test_a_cpu_machine_prepares_where_this_one_cannot(cloud: Cloud, ends: int, tmp_path: pathlib.Path) -> None:
+  shutil.rmtree(cloud.script.parents[1] / '.venv')
+  (cloud.folder / 'code_of_others').write_text(str(ends))
+  cloud.run('up', *TPU, '--project=mine', *RUN, code=ends)
+  asked = [words[2:5] if words[2] == 'tpus' else words[1:4] for words in cloud.asked() if 'describe' not in words]
+  vm = [['compute', 'instances', 'create'], *(['compute', verb, 'one-prepare'] for verb in ('ssh',)),
+        ['compute', 'scp'], *[['compute', 'ssh', 'one-prepare']] * 2, ['compute', 'instances', 'delete']]  # fmt: skip
+  assert [words[: len(one)] for words, one in zip(asked, vm, strict=False)] == vm
+  assert len(asked) == (len(vm) if ends else 12)  # the TPU comes last
+  assert not (cloud.folder / 'vm').exists()
+  check_by_gcloud([shlex.join(words) for words in cloud.asked() if words[2] != 'tpus'], tmp_path)
+
+
+def test_hosts_prepare_where_nothing_is_shared(cloud: Cloud) -> None:
+  cloud.run('up', *TPU, '--shared=none', '--compile_cache=none', *RUN)
+  cloud.wait_for(lambda: cloud.trained() == 1)
+  prepared, _, trained = cloud.python(0)
+  assert prepared == ['-m', 'plm_jax', 'prepare', RUN[1]]
+  assert trained == ['-m', 'plm_jax', 'train', *RUN[1:]]
+  assert not (cloud.folder / 'here').exists()
 
 
 LOGIN = 'ERROR: (gcloud) There was a problem refreshing your current auth tokens: invalid_grant: Bad Request'
@@ -610,6 +681,8 @@ def test_fetch_copies_from_a_host_where_there_is_no_bucket(cloud: Cloud) -> None
     ),
     (['up', 'one', '--zone=a', '--type=v4-8', '--', '--config=c.py'], '--workdir='),
     (['fetch', 'one', '--zone=a'], '-- --workdir='),
+    (['up', 'one', '--zone=a', '--type=v4-8', '--prepare_on=vm', '--', '--config=c.py', '--workdir=r'], '--shared='),
+    (['up', 'one', '--zone=a', '--type=v4-8', '--prepare_on=moon', '--', '--config=c.py'], '=here'),
   ],
 )
 def test_wrong_usage_is_explained(cloud: Cloud, words: list[str], fix: str) -> None:

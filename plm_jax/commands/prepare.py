@@ -7,9 +7,9 @@ plm-jax prepare --config=experiments/bert/base.py --shared=gs://bucket/stores --
 in `data.cache`, on a machine without a TPU. It prints their locations, and the checksums that `data.json` of the run
 will have. A second call finds everything done. Two calls at once take turns, and a killed one resumes.
 
---shared=DIR copies missing files from a shared folder or bucket and stores new ones there. Call it once on any machine,
-then on each host, where it only copies; interrupted downloads resume. If all hosts see the folder `data.cache`, call
-the command once without --shared.
+--shared=DIR copies missing files, the vocabulary included, from a shared folder or bucket and stores new ones there.
+Call it once on any machine, then on each host, where it only copies; interrupted downloads resume. If all hosts see the
+folder `data.cache`, call the command once without --shared.
 
 --vocab_size=N trains a vocabulary of N ids on the text of the config if vocab.path has none. Without it, the vocabulary
 is trained by the command in the config's header. Text from TensorFlow Datasets is downloaded.
@@ -54,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   logs.start()
   with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
+    prepare.share_vocab(settings, arguments.shared)
     _make_vocab(settings, config=arguments.config or '', size=arguments.vocab_size)
+    prepare.share_vocab(settings, arguments.shared)
   prepared = prepare.prepare(settings, shared=arguments.shared)
   if arguments.json:
     command.show(json.dumps(_plain(prepared), indent=2))

@@ -15,6 +15,7 @@ from plm_jax.data import made
 from plm_jax.data.made import Made
 from plm_jax.io import downloads, files
 from plm_jax.io.files import Where
+from plm_jax.text import published
 from plm_jax.training import feed
 from plm_jax.training.before import from_data
 from plm_jax.training.parts import Parts, make_parts, make_source, make_vocab
@@ -27,6 +28,8 @@ SHARED = {
   'pairs of words': ('triples.bin', 'manifest.json'),
   'rows': ('',),
 }
+
+LARGEST_VOCAB = 10**8  # bytes
 
 
 class Line(NamedTuple):
@@ -132,6 +135,25 @@ def _state(one: Made, *, taken: set[Path | None], renewed: set[Path | None]) -> 
   if one.folder is None:
     return 'in memory'
   return 'made' if one.folder in renewed else 'taken' if one.folder in taken else 'there'
+
+
+def share_vocab(settings: Mapping[str, Any], shared: Where | None) -> None:
+  """Copy vocabularies from the shared place, or to it, whichever lacks them.
+
+  They are stored there under `vocab.path`. A folder that also holds weights is not copied.
+  """
+  for block in (settings['vocab'], settings['second_vocab']):
+    if shared is None or block is None or files.is_address(path := files.path(block['path'])):
+      continue
+    there = files.path(shared) / 'vocab' / str(path).lstrip('/')
+    for source, target in ((there, path), (path, there)):
+      last = published.find(source)
+      if last and not published.find(target) and sum(files.sizes_below(source).values()) < LARGEST_VOCAB:
+        if target == there:
+          files.check_writable(shared, name='--shared')
+        for file in sorted(files.files_below(source) or [source], key=lambda file: file == last):
+          _copy(file, target / file.relative_to(source))
+        log.info('%s: copied to %s', source, target)
 
 
 def _take(one: Made, block: Mapping[str, Any], shared: Where) -> bool:

@@ -196,6 +196,31 @@ def test_other_hosts_take_what_one_has_made(
     assert {name: found[name] for name in FACTS} == {name: first[name] for name in FACTS}
 
 
+def test_hosts_copy_the_vocabulary(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+  """It is stored under `vocab.path`; not with the weights of a model."""
+  shared, first = f'--shared={tmp_path / "shared"}', tmp_path / 'first' / 'vocab'
+  config = write_config(tmp_path, data, vocab={'path': str(first)})
+  made = prepared(config, capsys, '--vocab_size=300', shared)
+  shutil.rmtree(first.parent)  # another host
+  monkeypatch.delattr(prepare.vocab, 'main')
+  assert prepared(config, capsys, shared)['vocab_digest'] == made['vocab_digest']
+  assert tokenizer.load(first).size == 300
+  file = tokenizer.published.find(first)
+  single = write_config(tmp_path, data, vocab={'path': str(shutil.copy(file, tmp_path / 'one.json'))})
+  prepared(single, capsys, shared)
+  (tmp_path / 'one.json').unlink()
+  prepared(single, capsys, shared)
+  assert (tmp_path / 'one.json').read_bytes() == file.read_bytes()
+  shutil.rmtree(tmp_path / 'shared' / 'vocab')
+  with (first / 'model.safetensors').open('wb') as weights:
+    weights.truncate(2 * 10**8)
+  config = write_config(tmp_path, data, vocab={'path': str(first)})
+  prepared(config, capsys, shared)
+  assert not (tmp_path / 'shared' / 'vocab').exists()
+
+
 SLOW = """
 import time
 from plm_jax.commands import prepare
