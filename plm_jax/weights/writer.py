@@ -1,6 +1,7 @@
 """Writer of trunks and their parameters as folders in Hugging Face's form."""
 
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -87,6 +88,10 @@ def save_leaves(
     finish: as in `release.write`.
   """
   chosen, heads, config = published_form(trunk, leaves, architecture, adapter=adapter)
+  pad = token_ids.get('pad_token_id')
+  if getattr(chosen.module, 'AFTER_PADDING', False) and pad is not None and pad != config['pad_token_id']:
+    trunk, leaves = _after_padding(trunk, leaves, pad + 1)
+    chosen, heads, config = published_form(trunk, leaves, architecture, adapter=adapter)
   if any(map(is_task, heads)):
     leaves = {path: leaf for path, leaf in leaves.items() if path != OUTPUT}  # their task classes have none
     token_ids = _ends(trunk, config, token_ids, template)
@@ -118,6 +123,19 @@ def save_leaves(
     longest=longest_row(trunk),
     finish=finish,
   )
+
+
+def _after_padding(trunk: Any, leaves: Mapping[str, Leaf], offset: int) -> tuple[nn.Module, dict[str, Leaf]]:
+  """Move the rows of positions so that position 0 is row `offset`."""
+  path, c = 'trunk/position_embed/table', trunk.config
+  positions = leaves[path]
+
+  def read(layer: int | None) -> np.ndarray:
+    rows = positions.read(layer)
+    return np.concatenate([np.zeros_like(rows, shape=(offset, *rows.shape[1:])), rows[c.position_offset :]])
+
+  moved = trunk.clone(config=dataclasses.replace(c, position_offset=offset))
+  return moved, {**leaves, path: Leaf((offset + c.max_length, *positions.shape[1:]), read)}
 
 
 def plans(

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from plm_jax import weights
-from plm_jax.checkpoint import tensor_files
+from plm_jax.checkpoint import in_memory, tensor_files
 from plm_jax.core.types import PyTree
 from plm_jax.text import byte_bpe
-from plm_jax.weights import convert, reader, release
+from plm_jax.weights import convert, reader, release, writer
 from plm_jax.weights.table import architectures
 from tests import tiny
 from tests.weights import published
@@ -138,6 +138,26 @@ def test_one_file_counts_where_an_index_of_shards_is_left(root: pathlib.Path, tm
   name = next(name for name in theirs if name.endswith('word_embeddings.weight'))
   _, params = weights.load(tmp_path)
   np.testing.assert_array_equal(params['token_embed']['table'], theirs[name].numpy())
+
+
+def test_positions_of_roberta_follow_the_padding_id_of_the_tokenizer(
+  root: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  """Its class counts positions from the id of padding, which is 1 in published weights and 0 in a vocabulary here."""
+  torch = pytest.importorskip('torch')
+  trunk, params = weights.load(folder_of('roberta-mlm', root))
+  leaves = in_memory(writer._split_heads(trunk, params))
+  writer.save_leaves(tmp_path / 'own', trunk, leaves, token_ids={'pad_token_id': 0, 'bos_token_id': 1})
+  theirs = transformers.AutoModel.from_pretrained(tmp_path / 'own').eval()
+  assert (theirs.config.pad_token_id, theirs.config.bos_token_id, trunk.config.position_offset) == (0, 1, 2)
+  tokens = np.array([[1, 5, 6, 7, 2], [1, 8, 2, 0, 0]])
+  real = tokens != 0
+  again, moved = weights.load(tmp_path / 'own')
+  for network, tree in ((trunk, params), (again, moved)):
+    hidden = network.apply({'params': tree}, tokens, segment_ids=real.astype(np.int32))['hidden']
+    with torch.no_grad():
+      expected = theirs(torch.tensor(tokens), attention_mask=torch.tensor(real)).last_hidden_state
+    np.testing.assert_allclose(np.asarray(hidden)[real], expected.numpy()[real], atol=1e-5)
 
 
 def test_ids_of_special_tokens_are_those_of_the_tokenizer(root: pathlib.Path, tmp_path: pathlib.Path) -> None:

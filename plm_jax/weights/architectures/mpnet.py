@@ -17,6 +17,7 @@ HEADS = roberta.HEADS
 _ABSENT = ('type_vocab_size', 'classifier_dropout', 'position_embedding_type')
 FIELDS: fields.Fields = {
   **{name: field for name, field in roberta.FIELDS.items() if name not in _ABSENT},
+  'pad_token_id': fields.fixed(1),  # transformers counts positions from 2 for any value
   'relative_attention_num_buckets': fields.fixed(32),  # transformers computes 32 buckets for any value
 }
 DERIVED: Mapping[str, Derived] = roberta.DERIVED
@@ -39,8 +40,8 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
-  if c.relative_buckets != 32 or c.num_types or c.model_type:
-    raise ValueError('MPNet needs relative_buckets=32 and num_types=0')
+  if c.relative_buckets != 32 or c.position_offset != 2 or c.num_types or c.model_type:
+    raise ValueError('MPNet needs relative_buckets=32, position_offset=2 and num_types=0')
   config = roberta.write_config(trunk.clone(config=dataclasses.replace(c, relative_buckets=0)), heads)
   del config['type_vocab_size']
   classes = [name.replace('Roberta', 'MPNet') for name in config['architectures']]

@@ -1,4 +1,6 @@
-"""Tensors and config fields of RoBERTa in Hugging Face's form: BERT's, with another head and positions from 2.
+"""Tensors and config fields of RoBERTa in Hugging Face's form: BERT's, with another head and positions after an id.
+
+Position 0 is the row of the table after the padding id, which is row 2 of published weights.
 
 Their table of sentence types has one row, for every token. A trunk that is read has it too; for a trunk without it the
 row is written as zeros.
@@ -18,8 +20,8 @@ _FAMILIES = {'roberta': 'Roberta', 'xlm-roberta': 'XLMRoberta', 'camembert': 'Ca
 MODEL_TYPES = ('roberta', 'xlm-roberta', 'camembert')
 PREFIX = 'roberta.'
 HEADS = ('mlm',)
-_OFFSET = 2  # positions follow the padding id, 1
-FIELDS: fields.Fields = {**bert.SHARED, 'pad_token_id': fields.fixed(_OFFSET - 1)}
+AFTER_PADDING = True
+FIELDS: fields.Fields = {**bert.SHARED, 'pad_token_id': fields.whole(1)}
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED = (r'^roberta\.pooler\.',)  # unused next to a head that reads the first token
 
@@ -36,9 +38,10 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   theirs = fields.complete(FIELDS, theirs)
   bert.check_gelu(theirs, names, 'lm_head.')
   overrides = bert.shared_config(theirs) | {'tied': bert.is_tied(theirs, names, 'lm_head.')}
+  offset = theirs['pad_token_id'] + 1
   overrides |= {
-    'max_length': theirs['max_position_embeddings'] - _OFFSET,
-    'position_offset': _OFFSET,
+    'max_length': theirs['max_position_embeddings'] - offset,
+    'position_offset': offset,
     'num_types': theirs['type_vocab_size'],
     'model_type': '' if theirs['model_type'] == 'roberta' else theirs['model_type'],
   }
@@ -49,8 +52,8 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
-  if c.position_offset != _OFFSET or c.embed_dim:
-    raise ValueError('RoBERTa needs positions from 2 and one width')
+  if not c.position_offset or c.embed_dim:
+    raise ValueError('RoBERTa needs positions after an id of padding and one width')
   check_heads(heads, HEADS, tasks(trunk))
   bert.check_own_gelu(trunk, heads)
   kind = bert.kind_of(heads, {'mlm': 'ForMaskedLM'})
@@ -59,9 +62,9 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
     'model_type': model_type,
     'architectures': [f'{_FAMILIES[model_type]}{kind}'],
     **bert.shared_fields(trunk, heads),
-    'max_position_embeddings': c.max_length + _OFFSET,
+    'max_position_embeddings': c.max_length + c.position_offset,
     'type_vocab_size': c.num_types or 1,
-    'pad_token_id': 1,
+    'pad_token_id': c.position_offset - 1,
     'bos_token_id': 0,
     'eos_token_id': 2,
   }
