@@ -251,7 +251,9 @@ def open_run(
     ),
     tracer=stack.enter_context(tracer),
     batches=feed.to_devices(
-      history.read(data.source, step, skip=settings['skip']), sharding.batch_sharding(data.layout)
+      history.read(data.source, step, skip=settings['skip']),
+      sharding.batch_sharding(data.layout),
+      prepare=feed.prepare_ahead(task, start.key, first=step),
     ),
     watchdog=stack.enter_context(Watchdog()),
     meter=meter,

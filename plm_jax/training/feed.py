@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -13,7 +13,9 @@ from jax.sharding import Mesh, NamedSharding
 
 from plm_jax.core import sharding
 from plm_jax.core.errors import ConfigError
-from plm_jax.core.types import Batch, Source
+from plm_jax.core.types import Array, Batch, Source, Task
+from plm_jax.noise.keys import noise_root, with_step
+from plm_jax.training.step import EXAMPLE
 
 FIRST = 10  # batches of which data.json holds a checksum
 
@@ -101,12 +103,18 @@ def batches_digest(batches: Iterable[Mapping[str, np.ndarray]]) -> str:
   return digest.hexdigest()
 
 
-def to_devices(batches: Iterator[dict[str, np.ndarray]], place: NamedSharding, *, ahead: int = 2) -> Iterator[Any]:
-  """Yield (host batch, global device batch), copied in advance."""
+def to_devices(
+  batches: Iterator[dict[str, np.ndarray]],
+  place: NamedSharding,
+  *,
+  ahead: int = 2,
+  prepare: Callable[[Batch], Batch] = lambda batch: batch,
+) -> Iterator[Any]:
+  """Yield (host batch, global device batch), copied and prepared in advance."""
   queue: deque[tuple[dict[str, np.ndarray], Batch]] = deque()
 
   def put(batch: dict[str, np.ndarray]) -> None:
-    queue.append((batch, {k: jax.make_array_from_process_local_data(place, v) for k, v in batch.items()}))
+    queue.append((batch, prepare({k: jax.make_array_from_process_local_data(place, v) for k, v in batch.items()})))
 
   for batch in itertools.islice(batches, ahead):
     put(batch)
@@ -114,3 +122,16 @@ def to_devices(batches: Iterator[dict[str, np.ndarray]], place: NamedSharding, *
     for batch in itertools.islice(batches, 1):
       put(batch)
     yield queue.popleft()
+
+
+def prepare_ahead(task: Task, key: Array, *, first: int) -> Callable[[Batch], Batch]:
+  """Build a function that prepares the batches of each step in turn.
+
+  An update on the host (`Task.update`) uses one core, and the batches of the next steps are prepared on another. Other
+  tasks prepare inside of their step.
+  """
+  if task.update is None:
+    return lambda batch: batch
+  prepare = jax.jit(lambda batch, step: task.prepare(noise_root(key), with_step(batch, step)))
+  steps = itertools.count(first)
+  return lambda batch: {**batch, EXAMPLE: prepare(batch, next(steps))}  # type: ignore[dict-item]

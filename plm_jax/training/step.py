@@ -26,6 +26,7 @@ from plm_jax.runs import interval
 from plm_jax.runs.interval import Interval
 
 Metrics = dict[str, tuple[Array, Array]]  # name -> (sum, weight)
+EXAMPLE = 'example'  # key of a batch that was prepared in advance
 
 
 @flax.struct.dataclass
@@ -268,7 +269,8 @@ def train_step(
     random: bit generator of dropout, 'threefry2x32' or the faster 'rbg'.
   """
   # 1. Prepare: corrupt the batch, and take the rows of large tables that it reads.
-  example = task.prepare(noise_root(key), with_step(batch, state.step))
+  prepared: Any = batch.get(EXAMPLE)
+  example = prepared or task.prepare(noise_root(key), with_step(batch, state.step))
   if task.update is not None:
     return _updated_by_task(state, example, task=task, tx=tx)
   rng = step_rng(key, state.step, random=random)

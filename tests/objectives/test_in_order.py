@@ -13,7 +13,7 @@ from plm_jax.core.param_paths import flat
 from plm_jax.models import static
 from plm_jax.noise import keys
 from plm_jax.objectives import fasttext, in_order, skipgram
-from plm_jax.training import step
+from plm_jax.training import feed, step
 from tests import tiny
 
 pytest.importorskip('numba')
@@ -120,12 +120,15 @@ def test_tables_are_updated_in_place_with_the_same_bits():
   assert 'plm_jax_in_order_6_False_True' in text
   assert not [line for line in text.splitlines() if ' copy(' in line and (',6]' in line.split('copy(')[0])]
   ends = []
-  for _ in range(2):
+  for prepare in (lambda batch: batch, feed.prepare_ahead(task, jax.random.key(1), first=0)):
     state = make_step(task, batch)[1]
-    for _ in range(3):
-      state, _ = run(state, batch, jax.random.key(1))
-    ends.append(state)
-  assert tiny.same(*ends)
+    for _ in range(2):
+      state, _ = run(state, prepare(batch), jax.random.key(1))
+    ends.append(jax.tree.map(jnp.array, state))
+    # a run that was stopped after two steps
+    resumed = feed.prepare_ahead(task, jax.random.key(1), first=2)
+    ends += [run(state, prepare(batch), jax.random.key(1))[0], run(ends[-1], resumed(batch), jax.random.key(1))[0]]
+  assert tiny.same(ends[1], ends[2]) and tiny.same(ends[1], ends[4]) and tiny.same(ends[1], ends[5])
 
 
 def test_a_number_that_is_not_finite_stays_where_it_is():

@@ -284,8 +284,8 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   if task.update is not None:
     if layout.mesh.size > 1:
       raise ConfigError(
-        f"objective.update='in_order' uses one device, and the mesh has {layout.mesh.size}: set sharding.mesh.data=1, "
-        "or objective.update='rows'"
+        f"objective.update='in_order' uses one device, and the mesh has {layout.mesh.size}: start with "
+        "JAX_NUM_CPU_DEVICES=1, or set objective.update='rows'"
       )
     jax.eval_shape(task.update, prepared, shapes, {path: np.float32(0) for path in tables})
   for name, names in evaluation.asked(settings, parts).items():
