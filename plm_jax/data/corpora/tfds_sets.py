@@ -61,7 +61,7 @@ def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
   own = files.local_path(cache, what='data.cache') / 'tfds'
   tell = functools.partial(made.tell, 'files of a data set', digest=name, folder=own / folder, size='')
   shared = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
-  for data_dir in (own, files.path(shared)):
+  for data_dir in (one for one in (own, files.path(shared)) if files.is_folder(one / folder)):
     tfds_folders.check_all(data_dir / folder)
     with quiet():
       builder = _builder(name, data_dir=data_dir)
@@ -74,7 +74,7 @@ def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
   if isinstance(builder, tfds.core.BeamBasedBuilder):  # takes days; C4 waits for a key press
     published = _PUBLISHED.get(builder.name)
     raise ValueError(
-      f'tfds:{name} is not in {own}, and TFDS makes it with Apache Beam: copy its folder there'
+      f'tfds:{name} is not in {own}, and TFDS makes it with Apache Beam: bash launch/corpus.sh tfds {name}'
       + (f', or read the path hf://datasets/{published} of one core to tokenise)' if published else '')
     )
   made.missing('files of a data set', digest=name, folder=own / folder)
