@@ -47,33 +47,21 @@ class Model(nn.Module):
 
 
 class Reader(NamedTuple):
-  """Settings of how a trunk reads a text and an answer.
-
-  Attributes:
-    start_id: first token of an answer; None for a causal trunk.
-    mask_id: id of the blank; None if answers follow the text.
-    rows: examples of a batch whose logits are in memory at a time.
-  """
+  """Settings of how a trunk reads a text and an answer."""
 
   kind: Kind
-  start_id: int | None
-  mask_id: int | None
+  start_id: int | None  # first token of an answer; None for a causal trunk
+  mask_id: int | None  # id of the blank; None if answers follow the text
   vocab_size: int
-  rows: int
+  rows: int  # examples of a batch whose logits are in memory at a time
 
 
 class Scored(NamedTuple):
-  """Losses of the tokens of answers, f32[b, t] each.
+  """Losses of the tokens of answers, f32[b, t] each."""
 
-  Attributes:
-    nats: -log p of each token.
-    others: -log p, the mean over all tokens of the vocabulary.
-    correct: 1 if the likeliest token is the right one.
-  """
-
-  nats: Array
-  others: Array
-  correct: Array
+  nats: Array  # -log p of each token
+  others: Array  # -log p, the mean over all tokens of the vocabulary
+  correct: Array  # 1 if the likeliest token is the right one
 
 
 def make_reader(

@@ -29,13 +29,9 @@ ADDS = 'bottleneck'
 
 
 class BottleneckSettings(NamedTuple):
-  """Targets and initialisation of bottlenecks; the settings are explained in `make`.
+  """Targets and initialisation of bottlenecks; the settings are explained in `make`."""
 
-  Attributes:
-    targets: path of each dense layer that a bottleneck follows -> its axes.
-  """
-
-  targets: Mapping[str, Axes]
+  targets: Mapping[str, Axes]  # path of each dense layer that a bottleneck follows -> its axes
   width: int
   init_std: float
   up_std: float

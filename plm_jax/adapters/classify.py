@@ -120,24 +120,18 @@ class Model(nn.Module):
 
 
 class ClassifySettings(NamedTuple):
-  """Inputs and loss of a classification or regression, as in `make`.
-
-  Attributes:
-    kind: 'class', 'regression', or 'several' for several classes.
-    batch_norms: the head has batch norms, which ignore examples that pad a batch.
-    windows: texts have windows.
-  """
+  """Inputs and loss of a classification or regression, as in `make`."""
 
   inputs: texts.Inputs
-  kind: str
+  kind: str  # 'class', 'regression', or 'several' for several classes
   threshold: float
   classes: int
   lm_weight: float
   class_weights: tuple[float, ...]
   label_smoothing: float
   backward: bool
-  batch_norms: bool
-  windows: bool
+  batch_norms: bool  # the head has batch norms, which ignore examples that pad a batch
+  windows: bool  # texts have windows
 
 
 def make(

@@ -47,23 +47,14 @@ class Model(nn.Module):
 
 
 class ClozeSettings(NamedTuple):
-  """Blank, words and reader.
+  """Blank, words and reader."""
 
-  Attributes:
-    kind: content of the blank: a 'token' of an encoder, or 'written' words.
-    mask_id: id of the blank.
-    words: int32[k, t], ids of the words, padded with `pad_id`; None if examples have options.
-    sizes: int32[k], number of tokens of each word.
-    lead: tokens before each word.
-    reader: reader of a text and a word; None for an encoder.
-  """
-
-  kind: Literal['token', 'written']
-  mask_id: int
-  words: np.ndarray | None
-  sizes: np.ndarray | None
-  lead: tuple[int, ...]
-  reader: Reader | None
+  kind: Literal['token', 'written']  # content of the blank: a 'token' of an encoder, or 'written' words
+  mask_id: int  # id of the blank
+  words: np.ndarray | None  # int32[k, t], ids of the words, padded with `pad_id`; None if examples have options
+  sizes: np.ndarray | None  # int32[k], number of tokens of each word
+  lead: tuple[int, ...]  # tokens before each word
+  reader: Reader | None  # reader of a text and a word; None for an encoder
 
 
 def make(

@@ -29,13 +29,9 @@ ADDS = 'lora'
 
 
 class LoraSettings(NamedTuple):
-  """Targets and updates; the settings are explained in `make`.
+  """Targets and updates; the settings are explained in `make`."""
 
-  Attributes:
-    targets: path of each dense layer with an update -> its axes.
-  """
-
-  targets: Mapping[str, Axes]
+  targets: Mapping[str, Axes]  # path of each dense layer with an update -> its axes
   rank: int
   alpha: float
   dropout: float

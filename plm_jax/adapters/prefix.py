@@ -31,15 +31,10 @@ ADDS = 'prefix'
 
 
 class PrefixSettings(NamedTuple):
-  """Attention modules and sizes of the prefix; the settings are explained in `make`.
+  """Attention modules and sizes of the prefix; the settings are explained in `make`."""
 
-  Attributes:
-    modules: paths of the modules with a 'key' and a 'value' layer.
-    hidden_dim: d, width of the trunk.
-  """
-
-  modules: tuple[str, ...]
-  hidden_dim: int
+  modules: tuple[str, ...]  # paths of the modules with a 'key' and a 'value' layer
+  hidden_dim: int  # d, width of the trunk
   length: int
   mlp_dim: int
   init_std: float

@@ -38,19 +38,12 @@ Choose = Literal['sum', 'mean', 'characters', 'against']
 
 
 class PromptSettings(NamedTuple):
-  """Reader and comparison of options.
+  """Reader and comparison of options."""
 
-  Attributes:
-    reader: reader of a prompt and an option.
-    choose: comparison that decides.
-    against: ids of the text that replaces the prompt, for 'against'.
-    specials: ids of special tokens around a prompt, which are kept around that text.
-  """
-
-  reader: Reader
-  choose: Choose
-  against: tuple[int, ...]
-  specials: tuple[int, ...]
+  reader: Reader  # reader of a prompt and an option
+  choose: Choose  # comparison that decides
+  against: tuple[int, ...]  # ids of the text that replaces the prompt, for 'against'
+  specials: tuple[int, ...]  # ids of special tokens around a prompt, which are kept around that text
 
 
 def make(

@@ -33,13 +33,9 @@ Scope = Literal['all', 'matrix']
 
 
 class PruneSettings(NamedTuple):
-  """Targets and schedule; the settings are explained in `make`.
+  """Targets and schedule; the settings are explained in `make`."""
 
-  Attributes:
-    targets: path of each pruned dense layer -> its axes.
-  """
-
-  targets: Mapping[str, Axes]
+  targets: Mapping[str, Axes]  # path of each pruned dense layer -> its axes
   sparsity: float
   unit: Unit
   scope: Scope

@@ -63,16 +63,11 @@ class Decoding:
 
 
 class SequenceSettings(NamedTuple):
-  """Reader, loss and decoding.
-
-  Attributes:
-    label_smoothing: share of the loss that is spread evenly over the vocabulary.
-    decoding: keywords of `generate`, without `max_new` if it is None.
-  """
+  """Reader, loss and decoding."""
 
   reader: Reader
-  label_smoothing: float
-  decoding: Mapping[str, Any]
+  label_smoothing: float  # share of the loss that is spread evenly over the vocabulary
+  decoding: Mapping[str, Any]  # keywords of `generate`, without `max_new` if it is None
   seed: int
 
 

@@ -114,19 +114,14 @@ class Model(nn.Module):
 
 
 class SpanSettings(NamedTuple):
-  """Inputs, loss and predictions; those not listed are explained in `make`.
-
-  Attributes:
-    threshold: margin by which no answer has to score above the best answer.
-    weight: weight of the classifier of questions without an answer.
-  """
+  """Inputs, loss and predictions; those not listed are explained in `make`."""
 
   inputs: Inputs
   n_best: int
   max_answer: int
-  threshold: float
+  threshold: float  # margin by which no answer has to score above the best answer
   starts: int
-  weight: float
+  weight: float  # weight of the classifier of questions without an answer
 
 
 def make(

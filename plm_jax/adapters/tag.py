@@ -102,28 +102,18 @@ class Model(nn.Module):
 
 
 class Scheme(NamedTuple):
-  """A scheme of labels of entities.
+  """A scheme of labels of entities."""
 
-  Attributes:
-    types: int32[c], type of each label from 1; 0 for O.
-    opens: bool[c], True for a B or S.
-    closes: bool[c], True for an E or S.
-  """
-
-  types: np.ndarray
-  opens: np.ndarray
-  closes: np.ndarray
+  types: np.ndarray  # int32[c], type of each label from 1; 0 for O
+  opens: np.ndarray  # bool[c], True for a B or S
+  closes: np.ndarray  # bool[c], True for an E or S
 
 
 class TagSettings(NamedTuple):
-  """Inputs and loss; settings not listed are explained in `make`.
-
-  Attributes:
-    scheme: scheme of the labels; None if they are not of entities.
-  """
+  """Inputs and loss; settings not listed are explained in `make`."""
 
   inputs: Inputs
-  scheme: Scheme | None
+  scheme: Scheme | None  # scheme of the labels; None if they are not of entities
   crf: bool
   class_weights: tuple[float, ...]
   label_smoothing: float

@@ -23,13 +23,9 @@ LM_ROWS = 8  # texts whose vocabulary logits are in memory at a time
 
 
 class Inputs(tuple[str, ...]):
-  """Names of the inputs of a trunk.
+  """Names of the inputs of a trunk."""
 
-  Attributes:
-    start: the id before a text that a decoder reads; None is the text's own last token.
-  """
-
-  start: int | None = None
+  start: int | None = None  # the id before a text that a decoder reads; None is the text's own last token
 
 
 # Reading -------------------------------------------------------------------------------------------------------------

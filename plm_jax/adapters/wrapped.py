@@ -41,22 +41,17 @@ class Axes(NamedTuple):
 
 
 class Added(NamedTuple):
-  """Parameters that a wrapper adds to a model, and functions that use them.
+  """Parameters that a wrapper adds to a model, and functions that use them."""
 
-  Attributes:
-    name: name of the added parameters, next to 'trunk'.
-    make: (boxed parameters of the inner model by path, key) -> boxed added parameters by path.
-    read: (parameters of the inner model by path, added parameters by path, dropout key or None) -> parameters that the
-      inner model runs on, by path.
-    trained: patterns of the parameters of the inner model that train.
-    advance: (parameters of the inner model by path, added parameters by path, number of updates) -> both after that
-      update, see `Task.advance`. If given, the added parameters get no gradient.
-  """
-
-  name: str
+  name: str  # name of the added parameters, next to 'trunk'
+  # (boxed parameters of the inner model by path, key) -> boxed added parameters by path
   make: Callable[[Mapping[str, Any], Array], dict[str, Any]]
+  # (parameters of the inner model by path, added parameters by path, dropout key or None) -> parameters that the inner
+  # model runs on, by path
   read: Callable[[Mapping[str, Any], Mapping[str, Any], Array | None], dict[str, Any]]
-  trained: tuple[str, ...]
+  trained: tuple[str, ...]  # patterns of the parameters of the inner model that train
+  # (parameters of the inner model by path, added parameters by path, number of updates) -> both after that update, see
+  # `Task.advance`. If given, the added parameters get no gradient.
   advance: Callable[[dict[str, Any], dict[str, Any], Array], tuple[dict[str, Any], dict[str, Any]]] | None = None
 
 

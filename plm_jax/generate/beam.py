@@ -18,49 +18,28 @@ from plm_jax.generate.reader import Cache, Reader
 
 
 class _State(NamedTuple):
-  """State of the search, k beams per row.
+  """State of the search, k beams per row."""
 
-  Attributes:
-    num_new: int32[], number of tokens generated so far.
-    token: int32[b, k], the token of each beam to read next.
-    cache: of the trunk, b rows; its 'seen' bool[b, k, m] marks the slots of each text.
-    texts: int32[b, k, max_new], open texts, best first.
-    sums: f32[b, k], their log-probabilities.
-    done_texts: int32[b, k, max_new], finished texts, best first.
-    done_scores: f32[b, k], their log-probability / length ** length_penalty.
-    done: bool[b, k], True where there is a finished text.
-    hopeful: bool[b], True while an open text may become better than a finished one.
-    going: bool[], False once no row searches further.
-  """
-
-  num_new: Array
-  token: Array
-  cache: Cache
-  texts: Array
-  sums: Array
-  done_texts: Array
-  done_scores: Array
-  done: Array
-  hopeful: Array
-  going: Array
+  num_new: Array  # int32[], number of tokens generated so far
+  token: Array  # int32[b, k], the token of each beam to read next
+  cache: Cache  # of the trunk, b rows; its 'seen' bool[b, k, m] marks the slots of each text
+  texts: Array  # int32[b, k, max_new], open texts, best first
+  sums: Array  # f32[b, k], their log-probabilities
+  done_texts: Array  # int32[b, k, max_new], finished texts, best first
+  done_scores: Array  # f32[b, k], their log-probability / length ** length_penalty
+  done: Array  # bool[b, k], True where there is a finished text
+  hopeful: Array  # bool[b], True while an open text may become better than a finished one
+  going: Array  # bool[], False once no row searches further
 
 
 class _Candidates(NamedTuple):
-  """The c best continuations of each row by one token, best first.
+  """The c best continuations of each row by one token, best first."""
 
-  Attributes:
-    origin: int32[b, c], the beam that each continues.
-    token: int32[b, c], its last token.
-    texts: int32[b, c, max_new].
-    sums: f32[b, c], log-probabilities.
-    ends: bool[b, c], True where the text ends with this token.
-  """
-
-  origin: Array
-  token: Array
-  texts: Array
-  sums: Array
-  ends: Array
+  origin: Array  # int32[b, c], the beam that each continues
+  token: Array  # int32[b, c], its last token
+  texts: Array  # int32[b, c, max_new]
+  sums: Array  # f32[b, c], log-probabilities
+  ends: Array  # bool[b, c], True where the text ends with this token
 
 
 def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Array) -> Generated:

@@ -31,26 +31,16 @@ class Generated(NamedTuple):
 
 
 class Constraints(NamedTuple):
-  """Constraints on the next token, for every method.
+  """Constraints on the next token, for every method."""
 
-  Attributes:
-    max_new: most tokens to generate.
-    eos_id: token that ends a text, or several; None for no end token.
-    pad_id: token after the end.
-    min_new: fewest tokens before an end token.
-    no_repeat: n, so that no n-gram occurs twice in prompt and text; 0 allows every n-gram.
-    first_id: first token of every text.
-    last_id: last token of a text of the greatest length, or several to choose from.
-    vocab_size: ids of the tokenizer; rows of the table beyond it are never generated. None allows all.
-  """
-
-  max_new: int
-  eos_id: int | tuple[int, ...] | None = None
-  pad_id: int = 0
-  min_new: int = 0
-  no_repeat: int = 0
-  first_id: int | None = None
-  last_id: int | tuple[int, ...] | None = None
+  max_new: int  # most tokens to generate
+  eos_id: int | tuple[int, ...] | None = None  # token that ends a text, or several; None for no end token
+  pad_id: int = 0  # token after the end
+  min_new: int = 0  # fewest tokens before an end token
+  no_repeat: int = 0  # n, so that no n-gram occurs twice in prompt and text; 0 allows every n-gram
+  first_id: int | None = None  # first token of every text
+  last_id: int | tuple[int, ...] | None = None  # last token of a text of the greatest length, or several to choose from
+  # ids of the tokenizer; rows of the table beyond it are never generated. None allows all.
   vocab_size: int | None = None
 
 
@@ -65,32 +55,21 @@ def is_one_of(tokens: Array, ids: int | tuple[int, ...] | None) -> Array:
 
 
 class Sampling(NamedTuple):
-  """Settings of the method 'sample'. Each filter applies to the tokens that the previous ones keep.
+  """Settings of the method 'sample'. Each filter applies to the tokens that the previous ones keep."""
 
-  Attributes:
-    temperature: divisor of the logits, above 0.
-    top_k: number of best tokens to sample from; None for all.
-    top_p: samples from the best tokens whose probabilities reach this sum, in (0, 1]; None for all.
-  """
-
-  temperature: float = 1.0
-  top_k: int | None = None
-  top_p: float | None = None
+  temperature: float = 1.0  # divisor of the logits, above 0
+  top_k: int | None = None  # number of best tokens to sample from; None for all
+  top_p: float | None = None  # samples from the best tokens whose probabilities reach this sum, in (0, 1]; None for all
 
 
 class Beam(NamedTuple):
-  """Settings of the method 'beam'.
+  """Settings of the method 'beam'."""
 
-  Attributes:
-    beams: beam width: open texts, and finished texts, per row.
-    length_penalty: texts are compared by log-probability / length ** length_penalty.
-    early_stop: when the search of a row ends. True: once there are as many finished texts as beams. False: once the
-      best open text, at its present length, is not better than the worst finished one. 'never': as False, but at the
-      greatest length if length_penalty is positive.
-  """
-
-  beams: int = 4
-  length_penalty: float = 1.0
+  beams: int = 4  # beam width: open texts, and finished texts, per row
+  length_penalty: float = 1.0  # texts are compared by log-probability / length ** length_penalty
+  # when the search of a row ends. True: once there are as many finished texts as beams. False: once the best open text,
+  # at its present length, is not better than the worst finished one. 'never': as False, but at the greatest length if
+  # length_penalty is positive.
   early_stop: bool | Literal['never'] = False
 
 

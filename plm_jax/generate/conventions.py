@@ -76,21 +76,13 @@ _MISSING: Mapping[str, Any] = {
 
 
 class Tokens(NamedTuple):
-  """Ids of special tokens by role.
+  """Ids of special tokens by role."""
 
-  Attributes:
-    start: first token that the decoder of an encoder-decoder or a prefix trunk reads; not part of the text.
-    ends: each of them ends a text.
-    first: first token of every text.
-    last: tokens that may end a text of the greatest length.
-    mask: of the blank in a prompt.
-  """
-
-  start: int | None
-  ends: tuple[int, ...]
-  first: int | None
-  last: tuple[int, ...]
-  mask: int | None
+  start: int | None  # first token that the decoder of an encoder-decoder or a prefix trunk reads; not part of the text
+  ends: tuple[int, ...]  # each of them ends a text
+  first: int | None  # first token of every text
+  last: tuple[int, ...]  # tokens that may end a text of the greatest length
+  mask: int | None  # of the blank in a prompt
 
 
 def read(folder: Path, fields: Mapping[str, Any], *, kind: str, rows: int) -> dict[str, Any]:

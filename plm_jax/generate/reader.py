@@ -21,40 +21,26 @@ FEWEST_STEPS = 8  # between two calls of `give_back`, which moves the cache
 
 
 class Prompts(NamedTuple):
-  """Prompts, read before the first token is generated.
+  """Prompts, read before the first token is generated."""
 
-  Attributes:
-    tokens: int32[b, p].
-    segment_ids: int32[b, p], 1, and 0 on padding.
-    blank: int32[b], for trunks that fill blanks: the position of the mask to fill, counted in real tokens.
-    start_id: first token that the decoder of an encoder-decoder or a prefix trunk reads; not part of the result.
-    max_new: most tokens to generate.
-    texts: k, number of texts per prompt.
-  """
-
-  tokens: Array
-  segment_ids: Array
-  blank: Array | None
+  tokens: Array  # int32[b, p]
+  segment_ids: Array  # int32[b, p], 1, and 0 on padding
+  blank: Array | None  # int32[b], for trunks that fill blanks: the position of the mask to fill, counted in real tokens
+  # first token that the decoder of an encoder-decoder or a prefix trunk reads; not part of the result
   start_id: int | None
-  max_new: int
-  texts: int
+  max_new: int  # most tokens to generate
+  texts: int  # k, number of texts per prompt
 
 
 class Reader(NamedTuple):
-  """A trunk that has read its prompts, for k texts of each.
+  """A trunk that has read its prompts, for k texts of each."""
 
-  Attributes:
-    cache: of the trunk, b rows, with no more slots than the prompts take.
-    read: (tokens int[b, k], number of tokens generated before, cache) -> (logits f32[b, k, v], cache); the cache needs
-      k empty slots (`resize`).
-    token: int32[b], the token to read first: the last one of the prompt, or `start_id`.
-    before: int32[b, p], tokens before the text, including `token`, for `Constraints.no_repeat`; -1 is padding.
-  """
-
-  cache: Cache
+  cache: Cache  # of the trunk, b rows, with no more slots than the prompts take
+  # (tokens int[b, k], number of tokens generated before, cache) -> (logits f32[b, k, v], cache); the cache needs k
+  # empty slots (`resize`)
   read: Callable[[Array, Array, Cache], tuple[Array, Cache]]
-  token: Array
-  before: Array
+  token: Array  # int32[b], the token to read first: the last one of the prompt, or `start_id`
+  before: Array  # int32[b, p], tokens before the text, including `token`, for `Constraints.no_repeat`; -1 is padding
 
 
 def fills_blanks(trunk: nn.Module) -> bool:

@@ -12,25 +12,15 @@ from plm_jax.generate.reader import Cache, Reader, resize, stages
 
 
 class _State(NamedTuple):
-  """State of decoding.
+  """State of decoding."""
 
-  Attributes:
-    num_new: int32[], number of tokens generated so far.
-    token: int32[b], the token to read next.
-    cache: of the trunk.
-    texts: int32[b, max_new].
-    lengths: int32[b].
-    scores: f32[b], sums of log-probabilities.
-    open: bool[b], False after the end token.
-  """
-
-  num_new: Array
-  token: Array
-  cache: Cache
-  texts: Array
-  lengths: Array
-  scores: Array
-  open: Array
+  num_new: Array  # int32[], number of tokens generated so far
+  token: Array  # int32[b], the token to read next
+  cache: Cache  # of the trunk
+  texts: Array  # int32[b, max_new]
+  lengths: Array  # int32[b]
+  scores: Array  # f32[b], sums of log-probabilities
+  open: Array  # bool[b], False after the end token
 
 
 def keep_best(logits: Array, sampling: Sampling) -> Array:

@@ -24,17 +24,11 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 class Bound(NamedTuple):
-  """Type and bound of a setting; a setting of a method may also be None, for the method's default.
+  """Type and bound of a setting; a setting of a method may also be None, for the method's default."""
 
-  Attributes:
-    kind: int (no floats), float (ints allowed) or str.
-    words: the bound, human-readable.
-    holds: True for a number within the bound; nan is never within.
-  """
-
-  kind: type
-  words: str = ''
-  holds: Callable[[Any], bool] = lambda value: True
+  kind: type  # int (no floats), float (ints allowed) or str
+  words: str = ''  # the bound, human-readable
+  holds: Callable[[Any], bool] = lambda value: True  # True for a number within the bound; nan is never within
 
 
 _COUNT = Bound(int, '1 <= x', lambda value: 1 <= value < 2**31)

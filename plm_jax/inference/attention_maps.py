@@ -18,19 +18,12 @@ from plm_jax.training.parts import check_length
 
 
 class Maps(NamedTuple):
-  """The attention weights of a model on one text.
+  """The attention weights of a model on one text."""
 
-  Attributes:
-    tokens: the l tokens of the text.
-    weights: f32[n, h, l, l] for n layers; `weights[layer, head, query]` is a distribution over the keys.
-    layers: indices of these n layers in the model.
-    heads: indices of these h heads.
-  """
-
-  tokens: list[str]
-  weights: np.ndarray
-  layers: Sequence[int]
-  heads: Sequence[int]
+  tokens: list[str]  # the l tokens of the text
+  weights: np.ndarray  # f32[n, h, l, l] for n layers; `weights[layer, head, query]` is a distribution over the keys
+  layers: Sequence[int]  # indices of these n layers in the model
+  heads: Sequence[int]  # indices of these h heads
 
 
 def look(model: Opened, *, text: str, layer: int | None = None, head: int | None = None) -> Maps:
@@ -95,19 +88,13 @@ def _in_order(sown: Mapping[str, Any]) -> list[np.ndarray]:
 
 
 class Head(NamedTuple):
-  """Statistics of one head.
-
-  Attributes:
-    distance: mean distance in tokens between a query and its keys, weighted by attention.
-    entropy: of the weights in bits, mean over the queries.
-    uniform: entropy in bits of equal weights over the keys that the head may attend to.
-  """
+  """Statistics of one head."""
 
   layer: int
   head: int
-  distance: float
-  entropy: float
-  uniform: float
+  distance: float  # mean distance in tokens between a query and its keys, weighted by attention
+  entropy: float  # of the weights in bits, mean over the queries
+  uniform: float  # entropy in bits of equal weights over the keys that the head may attend to
 
 
 def measure(maps: Maps) -> list[Head]:

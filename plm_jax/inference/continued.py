@@ -17,23 +17,14 @@ from plm_jax.text.spec import BLANKS
 
 
 class Written(NamedTuple):
-  """A text generated for a prompt.
+  """A text generated for a prompt."""
 
-  Attributes:
-    prompt: ids of the prompt.
-    ids: generated ids.
-    score: sum of their log-probabilities; of a beam search, divided by length ** length_penalty.
-    before: the text before the generated one: the prompt, or the part before its blank.
-    new: the generated text.
-    after: the text after a blank.
-  """
-
-  prompt: list[int]
-  ids: list[int]
-  score: float
-  before: str
-  new: str
-  after: str
+  prompt: list[int]  # ids of the prompt
+  ids: list[int]  # generated ids
+  score: float  # sum of their log-probabilities; of a beam search, divided by length ** length_penalty
+  before: str  # the text before the generated one: the prompt, or the part before its blank
+  new: str  # the generated text
+  after: str  # the text after a blank
 
 
 def write(

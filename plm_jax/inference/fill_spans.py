@@ -34,19 +34,12 @@ Blanks = list[list[tuple[str, float]]]
 
 
 class _BlankText(NamedTuple):
-  """A text with blanks.
+  """A text with blanks."""
 
-  Attributes:
-    text: with its blanks as the model reads them.
-    prompt: its ids.
-    blanks: ids of its sentinels in the order of the text, or the id of the mask once per blank.
-    limit: maximum tokens to generate.
-  """
-
-  text: str
-  prompt: list[int]
-  blanks: list[int]
-  limit: int
+  text: str  # with its blanks as the model reads them
+  prompt: list[int]  # its ids
+  blanks: list[int]  # ids of its sentinels in the order of the text, or the id of the mask once per blank
+  limit: int  # maximum tokens to generate
 
 
 def fill(opened: Opened, texts: Sequence[str], *, rows: int = batches.ROWS) -> list[tuple[str, Blanks]]:

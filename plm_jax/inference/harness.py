@@ -261,19 +261,12 @@ class Model(TemplateLM):
 
 
 class GenerationOptions(NamedTuple):
-  """The generation options of a task, as `Model` and `generate` take them.
+  """The generation options of a task, as `Model` and `generate` take them."""
 
-  Attributes:
-    stops: texts that end a generated text.
-    max_new: maximum tokens.
-    method: of `generate`.
-    settings: its other keywords, in pairs.
-  """
-
-  stops: tuple[str, ...]
-  max_new: int
-  method: Literal['greedy', 'sample', 'beam']
-  settings: tuple[tuple[str, Any], ...]
+  stops: tuple[str, ...]  # texts that end a generated text
+  max_new: int  # maximum tokens
+  method: Literal['greedy', 'sample', 'beam']  # of `generate`
+  settings: tuple[tuple[str, Any], ...]  # its other keywords, in pairs
 
   @classmethod
   def read(cls, given: Mapping[str, Any], *, max_length: int, backend: Backend) -> 'GenerationOptions':

@@ -31,17 +31,11 @@ class Share(NamedTuple):
 
 
 class Agreement(NamedTuple):
-  """Spearman's correlation of cosines with human judgements of pairs, over the pairs of known words.
+  """Spearman's correlation of cosines with human judgements of pairs, over the pairs of known words."""
 
-  Attributes:
-    spearman: None for fewer than two known pairs, or if all cosines or all judgements are equal.
-    known: number of pairs whose words are known.
-    all: number of pairs.
-  """
-
-  spearman: float | None
-  known: int
-  all: int
+  spearman: float | None  # None for fewer than two known pairs, or if all cosines or all judgements are equal
+  known: int  # number of pairs whose words are known
+  all: int  # number of pairs
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

@@ -7,25 +7,15 @@ from plm_jax.inference.noise_page import Rows
 
 
 class Show(NamedTuple):
-  """One objective.
+  """One objective."""
 
-  Attributes:
-    name: value of `--objective`.
-    what: the paper and the idea, in one line.
-    model: a file of `models/` that it accepts.
-    objective: a file of `objectives/` and its keywords.
-    config: the file of `experiments/` that trains it, with its argument; '' without one.
-    rows: as `kind` of `noise_page.batch`.
-    labels: the meaning of each label; '' without labels.
-  """
-
-  name: str
-  what: str
-  model: str
-  objective: Mapping[str, Any]
-  config: str = ''
-  rows: Rows = 'text'
-  labels: str = ''
+  name: str  # value of `--objective`
+  what: str  # the paper and the idea, in one line
+  model: str  # a file of `models/` that it accepts
+  objective: Mapping[str, Any]  # a file of `objectives/` and its keywords
+  config: str = ''  # the file of `experiments/` that trains it, with its argument; '' without one
+  rows: Rows = 'text'  # as `kind` of `noise_page.batch`
+  labels: str = ''  # the meaning of each label; '' without labels
 
 
 def _bart(**settings: Any) -> dict[str, Any]:

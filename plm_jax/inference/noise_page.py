@@ -22,17 +22,11 @@ class Word(NamedTuple):
 
 
 class Line(NamedTuple):
-  """A part of an example.
+  """A part of an example."""
 
-  Attributes:
-    label: name of the part: 'reads', 'predicts', ...
-    items: the words; a tuple groups those that belong together.
-    gap: text between two items.
-  """
-
-  label: str
-  items: Sequence[tuple[Word, ...]]
-  gap: str = ' '
+  label: str  # name of the part: 'reads', 'predicts', ...
+  items: Sequence[tuple[Word, ...]]  # the words; a tuple groups those that belong together
+  gap: str = ' '  # text between two items
 
 
 def batch(kind: Rows, words: list[int], vocab: Any, *, rows: int, other: list[int]) -> dict[str, np.ndarray]:

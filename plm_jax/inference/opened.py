@@ -28,46 +28,27 @@ from plm_jax.weights import Part, Weights, sentences
 
 
 class Read(NamedTuple):
-  """A tokenised text, special tokens included.
+  """A tokenised text, special tokens included."""
 
-  Attributes:
-    ids: of its tokens.
-    types: token type of each token, as the tokenizer gives it.
-    before: number of special tokens before the text.
-    after: number of special tokens after the text.
-    unknown: position in `ids` -> the word there, for unknown tokens.
-  """
-
-  ids: list[int]
-  types: list[int]
-  before: int
-  after: int
-  unknown: Mapping[int, str] = MappingProxyType({})
+  ids: list[int]  # of its tokens
+  types: list[int]  # token type of each token, as the tokenizer gives it
+  before: int  # number of special tokens before the text
+  after: int  # number of special tokens after the text
+  unknown: Mapping[int, str] = MappingProxyType({})  # position in `ids` -> the word there, for unknown tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-  """An open folder. Parameters are read on first use.
+  """An open folder. Parameters are read on first use."""
 
-  Attributes:
-    folder: a run, a converted checkpoint, or a model in Hugging Face's format.
-    step: checkpoint of a run, see `weights.open`.
-    settings: the config of a run, or of one of its tasks; empty for other folders.
-    vocab: of the model.
-    tokenizer: the folder of the vocabulary.
-    execution: dtype and kernels of the computation.
-    part: task of a multi-task run.
-    layout: layout of examples of a folder that is no run; None takes that of its tokenizer.
-  """
-
-  folder: Path
-  step: Step
-  settings: Settings
-  vocab: Vocab
-  tokenizer: Path
-  execution: Execution
-  part: str | None
-  layout: str | None
+  folder: Path  # a run, a converted checkpoint, or a model in Hugging Face's format
+  step: Step  # checkpoint of a run, see `weights.open`
+  settings: Settings  # the config of a run, or of one of its tasks; empty for other folders
+  vocab: Vocab  # of the model
+  tokenizer: Path  # the folder of the vocabulary
+  execution: Execution  # dtype and kernels of the computation
+  part: str | None  # task of a multi-task run
+  layout: str | None  # layout of examples of a folder that is no run; None takes that of its tokenizer
 
   @functools.cached_property
   def weights(self) -> Weights:

@@ -23,16 +23,12 @@ from plm_jax.io import files
 
 
 class Uses(NamedTuple):
-  """The uses of a word in n texts.
-
-  Attributes:
-    cosines: f32[k, n, n], between the uses of the word at each of k layers, from the embeddings to the output.
-    static: f32[n, n], the same by a table of vectors; None without a table.
-  """
+  """The uses of a word in n texts."""
 
   word: str
+  # f32[k, n, n], between the uses of the word at each of k layers, from the embeddings to the output
   cosines: np.ndarray
-  static: np.ndarray | None
+  static: np.ndarray | None  # f32[n, n], the same by a table of vectors; None without a table
 
 
 def look(opened: Opened, word: str, texts: Sequence[str], *, table: nearest.Table | None = None) -> Uses:

@@ -13,17 +13,11 @@ from plm_jax.io import files
 
 
 class Map(NamedTuple):
-  """Words in a plane.
+  """Words in a plane."""
 
-  Attributes:
-    words: n different words.
-    places: f32[n, 2], coordinates about the mean of all words.
-    share: fraction of the variance along each of the two axes.
-  """
-
-  words: list[str]
-  places: np.ndarray
-  share: tuple[float, float]
+  words: list[str]  # n different words
+  places: np.ndarray  # f32[n, 2], coordinates about the mean of all words
+  share: tuple[float, float]  # fraction of the variance along each of the two axes
 
 
 def project(table: Table, words: Sequence[str]) -> Map:

@@ -43,22 +43,14 @@ _SPLIT = 'rows'  # name of the split of new examples
 
 
 class OpenTask(NamedTuple):
-  """The task of an open folder, ready to predict.
-
-  Attributes:
-    block: the data block of the task.
-    parts: the task and its vocabulary.
-    params: of the task's model, on the device.
-    names: of its classes; () without classes.
-    predict: the compiled `predict_step`.
-  """
+  """The task of an open folder, ready to predict."""
 
   opened: Opened
-  block: Mapping[str, Any]
-  parts: Parts
-  params: PyTree
-  names: tuple[str, ...]
-  predict: Any
+  block: Mapping[str, Any]  # the data block of the task
+  parts: Parts  # the task and its vocabulary
+  params: PyTree  # of the task's model, on the device
+  names: tuple[str, ...]  # of its classes; () without classes
+  predict: Any  # the compiled `predict_step`
 
   @property
   def whole(self) -> list[str]:
@@ -68,15 +60,10 @@ class OpenTask(NamedTuple):
 
 
 class Predicted(NamedTuple):
-  """The prediction for an example.
+  """The prediction for an example."""
 
-  Attributes:
-    prediction: the keys of `Task.predict`.
-    record: the fields that the source stores for the example.
-  """
-
-  prediction: Mapping[str, Any]
-  record: Mapping[str, Any]
+  prediction: Mapping[str, Any]  # the keys of `Task.predict`
+  record: Mapping[str, Any]  # the fields that the source stores for the example
 
 
 def open_task(opened: Opened) -> OpenTask:

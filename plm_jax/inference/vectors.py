@@ -37,18 +37,12 @@ class TokenVectors(NamedTuple):
 
 
 class Piece(NamedTuple):
-  """A sequence of one batch row: a text, or a window of it.
+  """A sequence of one batch row: a text, or a window of it."""
 
-  Attributes:
-    text: index of the text.
-    ids: tokens, special tokens included.
-    own: bool[l], True for the tokens whose vectors are taken from this piece.
-  """
-
-  text: int
-  ids: list[int]
+  text: int  # index of the text
+  ids: list[int]  # tokens, special tokens included
   types: list[int]
-  own: np.ndarray
+  own: np.ndarray  # bool[l], True for the tokens whose vectors are taken from this piece
   first: bool
   last: bool
 

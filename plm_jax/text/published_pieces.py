@@ -23,17 +23,11 @@ MORE_LANGUAGES = (
 
 
 class Form(NamedTuple):
-  """A SentencePiece model as a family uses it.
+  """A SentencePiece model as a family uses it."""
 
-  Attributes:
-    model: with the pieces in the order of the ids of the family.
-    row: special tokens around a text, and around two (`published_rows`).
-    first: normalisers that come before those of the model.
-  """
-
-  model: Model
-  row: tuple[str, str]
-  first: Sequence[Spec] = ()
+  model: Model  # with the pieces in the order of the ids of the family
+  row: tuple[str, str]  # special tokens around a text, and around two (`published_rows`)
+  first: Sequence[Spec] = ()  # normalisers that come before those of the model
 
 
 def sentencepiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, str] | None]:

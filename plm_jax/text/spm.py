@@ -49,27 +49,16 @@ class Piece(NamedTuple):
 
 
 class Model(NamedTuple):
-  """The content of a model file.
+  """The content of a model file."""
 
-  Attributes:
-    pieces: in the order of their ids.
-    algorithm: `UNIGRAM` or `BPE`.
-    byte_fallback: characters without a piece are spelt in bytes.
-    unk_id: id of unknown text.
-    charsmap: table that normalises characters, empty for none.
-    prefix: a space is added before a text.
-    strip: white space is removed at the ends, and runs of it become one space.
-    named: role -> id, of the roles in the file ('bos', 'eos', 'pad', 'unk').
-  """
-
-  pieces: tuple[Piece, ...]
-  algorithm: int
-  byte_fallback: bool
-  unk_id: int
-  charsmap: bytes
-  prefix: bool
-  strip: bool
-  named: dict[str, int]
+  pieces: tuple[Piece, ...]  # in the order of their ids
+  algorithm: int  # `UNIGRAM` or `BPE`
+  byte_fallback: bool  # characters without a piece are spelt in bytes
+  unk_id: int  # id of unknown text
+  charsmap: bytes  # table that normalises characters, empty for none
+  prefix: bool  # a space is added before a text
+  strip: bool  # white space is removed at the ends, and runs of it become one space
+  named: dict[str, int]  # role -> id, of the roles in the file ('bos', 'eos', 'pad', 'unk')
 
 
 def read(content: bytes) -> Model:

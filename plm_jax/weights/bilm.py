@@ -79,17 +79,11 @@ FIELDS: Mapping[str, fields.Fields] = {
 
 
 class Bilm(NamedTuple):
-  """An open folder of bilm's files.
+  """An open folder of bilm's files."""
 
-  Attributes:
-    block: the model block of a config.
-    leaves: our parameters by path; each is read when it is used.
-    vocab: the words of the softmax; without a file, the three special ones.
-  """
-
-  block: Mapping[str, Any]
-  leaves: Mapping[str, Leaf]
-  vocab: Vocab
+  block: Mapping[str, Any]  # the model block of a config
+  leaves: Mapping[str, Leaf]  # our parameters by path; each is read when it is used
+  vocab: Vocab  # the words of the softmax; without a file, the three special ones
 
 
 def is_bilm(folder: Path) -> bool:

@@ -8,21 +8,14 @@ from plm_jax.weights.table import Entry, linear
 
 
 class TaskHead(NamedTuple):
-  """The head of one of their classes for a task, and the adapter that computes the same.
+  """The head of one of their classes for a task, and the adapter that computes the same."""
 
-  Attributes:
-    adapter: the file of `adapters/`.
-    entries: its parameters, 'head/...', and those of the trunk that only such a class has.
-    settings: of the adapter, which the parameters do not show: the activation between two layers.
-    pooler: the class reads the trunk's pooler by its name without a head as well.
-    unpadded: the class reads the last token that is not padding.
-  """
-
-  adapter: str
-  entries: tuple[Entry, ...]
+  adapter: str  # the file of `adapters/`
+  entries: tuple[Entry, ...]  # its parameters, 'head/...', and those of the trunk that only such a class has
+  # of the adapter, which the parameters do not show: the activation between two layers
   settings: Mapping[str, Any] = MappingProxyType({})
-  pooler: bool = False
-  unpadded: bool = False
+  pooler: bool = False  # the class reads the trunk's pooler by its name without a head as well
+  unpadded: bool = False  # the class reads the last token that is not padding
 
 
 def one_layer(adapter: str, theirs: str, *, pooler: bool = False) -> TaskHead:

@@ -24,19 +24,12 @@ _MOST_SIZE, _MOST_LAYERS = 2**24, 2**12  # larger than in any checkpoint, small 
 
 
 class Field(NamedTuple):
-  """One field.
+  """One field."""
 
-  Attributes:
-    says: what a value must be, for messages: 'an integer from 1 to 4096'.
-    holds: checks a value.
-    default: the value of a missing field.
-    also: another name of the field (`attribute_map` of transformers).
-  """
-
-  says: str
-  holds: Callable[[Any], bool]
-  default: Any = REQUIRED
-  also: str | None = None
+  says: str  # what a value must be, for messages: 'an integer from 1 to 4096'
+  holds: Callable[[Any], bool]  # checks a value
+  default: Any = REQUIRED  # the value of a missing field
+  also: str | None = None  # another name of the field (`attribute_map` of transformers)
 
 
 Fields = Mapping[str, Field]

@@ -31,15 +31,10 @@ Part = str  # one of `TRUNKS`, or a task of a multi-task run
 
 
 class Model(NamedTuple):
-  """The model that parameters belong to.
+  """The model that parameters belong to."""
 
-  Attributes:
-    block: of a config: name, variant, overrides.
-    vocab_size: number of ids of the vocabulary.
-  """
-
-  block: Mapping[str, Any]
-  vocab_size: int
+  block: Mapping[str, Any]  # of a config: name, variant, overrides
+  vocab_size: int  # number of ids of the vocabulary
 
 
 class Weights:

@@ -47,23 +47,14 @@ class Dense(NamedTuple):
 
 
 class Recipe(NamedTuple):
-  """The way from the token states of a text to its vector.
+  """The way from the token states of a text to its vector."""
 
-  Attributes:
-    modes: poolings whose results are joined.
-    layers: after pooling; None divides by the Euclidean norm.
-    length: maximum tokens of a text, special tokens included; None for that of the model.
-    lower: texts are put in lower case.
-    prompt: written before every text.
-    with_prompt: its tokens are pooled too.
-  """
-
-  modes: Sequence[str]
-  layers: Sequence[Dense | None] = ()
-  length: int | None = None
-  lower: bool = False
-  prompt: str = ''
-  with_prompt: bool = True
+  modes: Sequence[str]  # poolings whose results are joined
+  layers: Sequence[Dense | None] = ()  # after pooling; None divides by the Euclidean norm
+  length: int | None = None  # maximum tokens of a text, special tokens included; None for that of the model
+  lower: bool = False  # texts are put in lower case
+  prompt: str = ''  # written before every text
+  with_prompt: bool = True  # its tokens are pooled too
 
 
 def read(folder: Path) -> Recipe | None:

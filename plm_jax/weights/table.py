@@ -53,37 +53,28 @@ class Part(NamedTuple):
 
 
 class Entry(NamedTuple):
-  """One of our parameters and the tensor that holds it.
+  """One of our parameters and the tensor that holds it."""
 
-  Attributes:
-    ours: leaf path, 'trunk/layers/query/kernel'. If `theirs` has '{layer}', the leaf is stacked along axis 0.
-    theirs: full name in the folder with `PREFIX`; '{layer}' is the index of the layer, '{inner}' that of a block in it.
-    form: 'same': theirs has our shape. 'reversed': theirs has our axes in reverse order, as kernels of a convolution.
-      'outputs_first': theirs has our axes, outputs first. 'matrix': theirs is [inputs, outputs] or a flat vector, and
-      ours is [inputs..., outputs...]. 'linear': theirs is [outputs, inputs].
-    inputs: leading axes of ours (of one layer) that are inputs, for 'outputs_first', 'matrix' and 'linear'.
-    part: the section of their tensor, if it joins several of ours along its outputs.
-    first: index of the first layer in a stacked leaf.
-    optional: a folder may lack it (a pooler that its pre-training did not use).
-    zeros: with an empty `ours`: the shape of a tensor that the form requires and our trunk lacks; written as zeros.
-    inner: blocks per layer, if `theirs` has '{inner}'; our slice i is block i % inner of layer i // inner.
-    tied: other names of the tensor; read by any of them, written only as `theirs`. If a folder has several, they must
-      hold the same numbers, except for names of other entries.
-    spare: names under which the tensor is also written, and read if `theirs` is missing: transformers has a parameter
-      of that name, but reads only `theirs`.
-  """
-
-  ours: str
+  ours: str  # leaf path, 'trunk/layers/query/kernel'. If `theirs` has '{layer}', the leaf is stacked along axis 0.
+  # full name in the folder with `PREFIX`; '{layer}' is the index of the layer, '{inner}' that of a block in it
   theirs: str
+  # 'same': theirs has our shape. 'reversed': theirs has our axes in reverse order, as kernels of a convolution.
+  # 'outputs_first': theirs has our axes, outputs first. 'matrix': theirs is [inputs, outputs] or a flat vector, and
+  # ours is [inputs..., outputs...]. 'linear': theirs is [outputs, inputs].
   form: Literal['same', 'reversed', 'outputs_first', 'matrix', 'linear'] = 'same'
-  inputs: int = 1
-  part: Part | None = None
-  first: int = 0
+  inputs: int = 1  # leading axes of ours (of one layer) that are inputs, for 'outputs_first', 'matrix' and 'linear'
+  part: Part | None = None  # the section of their tensor, if it joins several of ours along its outputs
+  first: int = 0  # index of the first layer in a stacked leaf
+  # other names of the tensor; read by any of them, written only as `theirs`. If a folder has several, they must hold
+  # the same numbers, except for names of other entries.
   tied: tuple[str, ...] = ()
+  # names under which the tensor is also written, and read if `theirs` is missing: transformers has a parameter of that
+  # name, but reads only `theirs`
   spare: tuple[str, ...] = ()
-  optional: bool = False
+  optional: bool = False  # a folder may lack it (a pooler that its pre-training did not use)
+  # with an empty `ours`: the shape of a tensor that the form requires and our trunk lacks; written as zeros
   zeros: tuple[int, ...] | None = None
-  inner: int = 1
+  inner: int = 1  # blocks per layer, if `theirs` has '{inner}'; our slice i is block i % inner of layer i // inner
 
   @property
   def stacked(self) -> bool:

@@ -48,35 +48,23 @@ _REPLACED = '\ufffd'  # replaces bytes that are not UTF-8
 
 
 class WordVectors(NamedTuple):
-  """Words and their vectors.
+  """Words and their vectors."""
 
-  Attributes:
-    words: all different; most frequent first, if the file or the vocabulary has that order.
-    vectors: f32[n, d], a row per word.
-    unseen: another word -> f32[d], computed from its letters (fastText); not stored in files.
-    normalise: a word -> the form of a run's tokenizer, such as lower case; None for a file.
-    letters: tables of words and n-grams (fastText), which only form 'fasttext' stores.
-  """
-
-  words: tuple[str, ...]
-  vectors: np.ndarray
+  words: tuple[str, ...]  # all different; most frequent first, if the file or the vocabulary has that order
+  vectors: np.ndarray  # f32[n, d], a row per word
+  # another word -> f32[d], computed from its letters (fastText); not stored in files
   unseen: Callable[[str], np.ndarray] | None = None
+  # a word -> the form of a run's tokenizer, such as lower case; None for a file
   normalise: Callable[[str], str] | None = None
-  letters: Letters | None = None
+  letters: Letters | None = None  # tables of words and n-grams (fastText), which only form 'fasttext' stores
 
 
 class Table(NamedTuple):
-  """Vectors for the ids of a vocabulary.
+  """Vectors for the ids of a vocabulary."""
 
-  Attributes:
-    vectors: f32[v, d]; zero for special tokens and for words that the file lacks.
-    hits: number of ids with a vector.
-    words: number of words of the file.
-  """
-
-  vectors: np.ndarray
-  hits: int
-  words: int
+  vectors: np.ndarray  # f32[v, d]; zero for special tokens and for words that the file lacks
+  hits: int  # number of ids with a vector
+  words: int  # number of words of the file
 
 
 class Entry(NamedTuple):
