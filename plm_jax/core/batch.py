@@ -83,7 +83,8 @@ BATCH: Mapping[str, BatchKey] = {
   'cooccurrence': BatchKey('bl', 'float32', 'how often the word and its neighbour occur together, 0 on padding'),
   'reversed': BatchKey('b', 'bool', 'the text of the row is reversed'),
   # in every batch
-  'row_id': BatchKey('b', 'int32', 'index of the row in its source, -1 for a row without weight'),
+  'row_id': BatchKey('b', 'int32', 'index of the row in its source (below 2**31), -1 for a row without weight'),
+  'row_high': BatchKey('b', 'int32', 'how often 2**31 is to be added to `row_id`; only in sources of more rows'),
   'epoch': BatchKey('b', 'int32', 'number of completed passes over the source'),
   'row_weight': BatchKey('b', 'float32', '1, or 0 for a copy of another row that fills the batch'),
 }

@@ -222,7 +222,7 @@ def make(
   settings += ['both_directions', ends.begin_id, 'spelt'] if ends else []
   digest = store.digest_of(tokens.digest, 'bptt', *settings)
   windows = _windows(lanes, batch_size=batch_size, shuffle=shuffle)
-  return order.serve(batch, windows, share=share, digest=digest, path=str(corpus))
+  return order.serve(batch, windows, share=share, digest=digest)
 
 
 def template(

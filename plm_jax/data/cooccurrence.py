@@ -160,7 +160,7 @@ def make(
 
   each = order.shuffled(rows, share, seed=seed, shuffle=shuffle)
   digest = store.digest_of(_digest(counting), length)
-  return order.serve(batch, each, share=share, digest=digest, path=str(corpus))
+  return order.serve(batch, each, share=share, digest=digest)
 
 
 def counted(c: Counting) -> Triples:

@@ -238,7 +238,6 @@ def _serve(
     rows,
     share=share,
     digest=digest,
-    path=path,
     widest=lambda chosen: dataclasses.replace(chosen, bucket=len(widths) - 1),
     names=given.names,
     places=given.sequences > 1,

@@ -131,7 +131,6 @@ def make(
     order.Order(len(pairs.rows), len(plan), choose, choose),
     share=order.share(rows, host=host, hosts=hosts),
     digest=store.digest_of(records.digest, vocab.digest, sorted(asked.items()), sentences, limit),
-    path=f'{path} ({split})',
     widest=lambda chosen: dataclasses.replace(chosen, members=plan[-1]),
     ids=pairs.rows[-1] + 1,
     record=record_of.__getitem__,

@@ -134,7 +134,7 @@ def make(
     return out | {'num_tokens': np.minimum(out['first_length'] + second, room).astype(np.int32) + np.int32(_SPECIALS)}
 
   each = order.shuffled(len(rows_of.begin), share, seed=seed, shuffle=shuffle)
-  return order.serve(batch, each, share=share, digest=digest, path=str(corpus))
+  return order.serve(batch, each, share=share, digest=digest)
 
 
 def _assemble(

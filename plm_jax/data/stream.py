@@ -41,7 +41,9 @@ Name = Literal['stream', 'documents', 'rows', 'full']
 class Layout(NamedTuple):
   """Plan and special tokens of a layout."""
 
-  plan: Callable[..., packing.Plan]  # (offsets, length, number of tokens before, number of tokens after) -> plan
+  plan: Callable[
+    ..., packing.Plan | packing.Joined
+  ]  # (offsets, length, number of tokens before, number of tokens after) -> plan
   # the plan that cuts between sentences; None for layouts without framed pieces
   whole: Callable[..., packing.Plan] | None
   # vocabulary -> id of the token before a piece, or None
@@ -140,13 +142,14 @@ def make(
   if sentences:
     _check(rule, starts_of, tokens, so='no sentence can move', where=str(corpus))
 
-  def plan() -> dict[str, np.ndarray]:
+  def plan() -> packing.Plan | packing.Joined:
     starts = starts_of(rule) if whole_sentences else None
     if whole_sentences and not sentences:
       _check(rule, starts_of, tokens, so='long documents are cut anywhere', where=str(corpus))
-    return _plan(tokens, frame, length=length, stride=stride, starts=starts)._asdict()
+    return _plan(tokens, frame, length=length, stride=stride, starts=starts)
 
-  rows = packing.Plan(**cached(tokens, f'rows-{digest[:16]}', plan))
+  joins = frame.layout.plan in (packing.stream, packing.full) and not whole_sentences
+  rows = plan() if joins else packing.Plan(**cached(tokens, f'rows-{digest[:16]}', lambda: plan()._asdict()))
   count = len(rows.rows) - 1
   log.info(
     f'{corpus}: {len(tokens.offsets) - 1} documents, {len(tokens.ids)} tokens, {count} sequences of {length} tokens, '
@@ -158,8 +161,11 @@ def make(
     _batch, ids=ids, rows=rows, frame=frame, starts=starts, length=length, shared=shared, vocab=vocab
   )
   each = order.shuffled(count, share, seed=seed, shuffle=shuffle)
-  most = 1 if frame.layout.one_segment else int(np.diff(rows.rows).max(initial=1))
-  return order.serve(batch, each, share=share, digest=digest, path=str(corpus), documents=most)
+  most = 1
+  if not frame.layout.one_segment:
+    counted = cached(tokens, f'most-{digest[:16]}', lambda: {'most': np.array(rows.most())}) if joins else {}
+    most = int(counted['most']) if joins else rows.most()
+  return order.serve(batch, each, share=share, digest=digest, documents=most)
 
 
 def _tokenise(
@@ -201,7 +207,7 @@ def _batch(
   chosen: order.Chosen,
   *,
   ids: 'packing.Ids',
-  rows: packing.Plan,
+  rows: packing.Plan | packing.Joined,
   frame: Frame,
   starts: Callable[[], np.ndarray] | None,
   length: int,
@@ -290,7 +296,12 @@ class _Index(NamedTuple):
 
 
 def _sentence_ids(
-  plan: packing.Plan, starts: np.ndarray, chosen: np.ndarray, *, frames: Sequence[packing.Frame], length: int
+  plan: packing.Plan | packing.Joined,
+  starts: np.ndarray,
+  chosen: np.ndarray,
+  *,
+  frames: Sequence[packing.Frame],
+  length: int,
 ) -> np.ndarray:
   """Return the index of the sentence of each token, int32[b, length]."""
   blank = tuple((tuple(-1 for _ in before), tuple(-1 for _ in after)) for before, after in frames)
@@ -301,7 +312,7 @@ def _sentence_ids(
 
 def _plan(
   tokens: store.Tokens, frame: Frame, *, length: int, stride: int | None, starts: np.ndarray | None
-) -> packing.Plan:
+) -> packing.Plan | packing.Joined:
   """Plan which tokens, or whole sentences of `starts`, form which sequence."""
   room = {'length': length, 'before': len(frame.before), 'after': len(frame.after)}
   if starts is None or frame.layout.whole is None:

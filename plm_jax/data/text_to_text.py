@@ -174,7 +174,6 @@ def _serve(
     order.serve,
     share=share,
     digest=digest,
-    path=path,
     names=form.options,
     classes=max(rows.options, 1),
     record=partial(record, examples.records, rows, form),

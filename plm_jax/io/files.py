@@ -156,7 +156,7 @@ def _is_deep(value: Any) -> bool:
   level = [value]
   for _ in range(DEEPEST):
     outer = [item.values() if isinstance(item, dict) else item for item in level]
-    level = [item for items in outer for item in items if isinstance(item, dict | list)]
+    level = [item for items in outer for item in items if isinstance(item, (dict, list))]  # twice as fast as a union
     if not level:
       return False
   return True
@@ -243,12 +243,12 @@ def with_head(file: Where, length: int) -> AbstractContextManager[Path]:
   return store_of(file).with_head(file, length)
 
 
-def map_array(file: Where, dtype: Any) -> 'np.ndarray':
-  """Map a local non-empty file of numbers, read-only: dtype[n]."""
+def map_array(file: Where, dtype: Any, *, offset: int = 0, shape: tuple[int, ...] | None = None) -> 'np.ndarray':
+  """Map numbers of a local file, read-only: dtype[n], or `shape` at `offset`."""
   import numpy as np
 
   check_is_file(file)
-  return np.memmap(file, dtype, 'r')
+  return np.memmap(file, dtype, 'r', offset, shape)
 
 
 # Folders -----------------------------------------------------------------------------------------------------------

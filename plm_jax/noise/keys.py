@@ -16,7 +16,8 @@ def row_keys(root: Array, batch: Batch, *, every: Every, copies: int = 10) -> Ar
 
   Args:
     root: `noise_root`; a threefry key, since the other generators give other numbers under vmap.
-    batch: with `row_id` and with `step` or `epoch`, int32[b] each; `step` may be a scalar.
+    batch: with `row_id` and with `step` or `epoch`, int32[b] each; `step` may be a scalar. `row_high`, if present, is
+      folded in where it is not 0, so that rows below 2**31 keep their keys.
     every: 'step' samples new noise each time a row is seen (dynamic masking, RoBERTa §4.1). 'epoch' repeats one of
       `copies` corruptions of each row (static masking, as BERT's data script writes them).
     copies: corruptions of a row under 'epoch'; BERT's data held 10.
@@ -30,7 +31,11 @@ def row_keys(root: Array, batch: Batch, *, every: Every, copies: int = 10) -> Ar
     count = jnp.broadcast_to(jnp.asarray(batch['step']), rows.shape)
   else:
     count = batch['epoch'] % copies
-  return jax.vmap(lambda row, n: jax.random.fold_in(jax.random.fold_in(root, row), n))(rows, count)
+  fold = jax.vmap(jax.random.fold_in)
+  keys = jax.vmap(lambda row: jax.random.fold_in(root, row))(rows)
+  if (high := batch.get('row_high')) is not None:
+    keys = jnp.where(high > 0, fold(keys, high), keys)
+  return fold(keys, count)
 
 
 def noise_root(key: Array) -> Array:

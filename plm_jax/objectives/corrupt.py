@@ -229,7 +229,7 @@ def text(batch: Batch) -> tuple[Array, ...]:
 
 def identity(batch: Batch) -> dict[str, Array]:
   """Select the fields that every batch has and that key noise."""
-  return present(batch, 'row_id', 'epoch', 'row_weight', 'step')
+  return present(batch, 'row_id', 'row_high', 'epoch', 'row_weight', 'step')
 
 
 # Choices by share ----------------------------------------------------------------------------------------------------

@@ -15,14 +15,15 @@ from plm_jax.data.rows import store
 from plm_jax.io import files
 
 log = logging.getLogger(__name__)
+_MAPPED = 2**22  # bytes of an array that is mapped instead of read
 _HEAD = 65  # bytes of a checksum in hex and a line feed
 
 
 def cached(tokens: store.Tokens, name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
   """Return `make()`, stored as `<name>.npz` next to the tokens.
 
-  The file has a checksum in hex, a line feed and numpy's format. It is made again if it is damaged, or from an earlier
-  version without a checksum. One of many processes makes it.
+  The file has a checksum in hex, a line feed and numpy's format. Large arrays are mapped. It is made again if it is
+  damaged, or from an earlier version without a checksum. One of many processes makes it.
   """
   if tokens.folder is None:
     return make()
@@ -32,8 +33,8 @@ def cached(tokens: store.Tokens, name: str, make: Callable[[], dict[str, np.ndar
     made.missing('rows', digest=digest, folder=path)
   with files.locked(tokens.folder / f'{name}.lock', doing='planning its rows'):
     if not (exists := (arrays := _read(path)) is not None):
-      arrays = make()
-      _write(path, arrays)
+      _write(path, make())
+      arrays = _arrays(path)
   made.tell('rows', digest=digest, folder=path, size='', found=exists)
   assert arrays is not None
   return arrays
@@ -44,11 +45,28 @@ def _read(path: Path) -> dict[str, np.ndarray] | None:
     with files.open(path, 'rb') as file:
       head = file.read(_HEAD)
       if f'{_sha256_of_rest(file)}\n'.encode() == head:
-        file.seek(_HEAD)
-        with contextlib.suppress(ValueError, OSError, zipfile.BadZipFile), np.load(file, allow_pickle=False) as saved:
-          return dict(saved)
+        with contextlib.suppress(ValueError, OSError, zipfile.BadZipFile):
+          return _arrays(path)
     log.warning('%s is damaged, or from an earlier version: making it again.', path)
   return None
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+  """Read small arrays, and map large ones."""
+  arrays = {}
+  with files.open(path, 'rb') as file:
+    for info in zipfile.ZipFile(file).infolist():
+      file.seek(info.header_offset + 26)
+      names = sum(np.frombuffer(file.read(4), '<u2').tolist())  # bytes of the name and the extra field
+      file.seek(names, 1)
+      if info.file_size < _MAPPED:
+        array = np.lib.format.read_array(file, allow_pickle=False)
+      else:
+        np.lib.format.read_magic(file)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        array = files.map_array(path, dtype, offset=file.tell(), shape=shape)
+      arrays[info.filename.removesuffix('.npy')] = array
+  return arrays
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -74,8 +74,9 @@ class Mixed:
     return np.stack([sampled, np.full_like(sampled, self.alternate)], axis=1).reshape(-1)
 
   def _numbered(self, part: int, batch: order.Batch) -> order.Batch:
-    rows = np.where(batch['row_weight'] > 0, batch['row_id'] + self._starts[part], -1).astype(np.int32)
-    return {**batch, 'row_id': rows, 'part': np.full(len(rows), part, np.int32)}
+    rows = batch['row_id'] + 2**31 * np.int64(batch.get('row_high', 0)) + self._starts[part]
+    own = order.identity(rows, batch['row_weight'] > 0, of=int(self._ends[-1]))
+    return {**batch, **own, 'part': np.full(len(rows), part, np.int32)}
 
 
 class ByRow(Mixed):
@@ -95,7 +96,7 @@ class ByRow(Mixed):
           f'data.parts: {name!r} has {_shapes(first.spec)} but {other!r} has {_shapes(source.spec)}: '
           "set data.per='step'"
         )
-    self._row = union({name: source.spec for name, source in self.parts.items()})
+    self._row = union({name: source.spec for name, source in self.parts.items()}, ids=self.ids)
     self.spec = order.spec(self._row, batch_size=share.batch_size)
 
   @property
@@ -135,7 +136,7 @@ class ByStep(Mixed):
   ):
     super().__init__(parts, per_round=per_round, seed=seed, alternate=alternate)
     self.pad_id = pad_id
-    self.spec = union({name: source.spec for name, source in self.parts.items()})
+    self.spec = union({name: source.spec for name, source in self.parts.items()}, ids=self.ids)
 
   @property
   def steps(self) -> int:
@@ -169,7 +170,7 @@ def filled(batch: order.Batch, spec: Mapping[str, jax.ShapeDtypeStruct], *, pad_
   return padded
 
 
-def union(specs: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]) -> dict[str, jax.ShapeDtypeStruct]:
+def union(specs: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]], *, ids: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
   """Return the keys of all parts with the largest shapes.
 
   A key that is an integer in some parts only is float32. Axes of one letter have one size in all keys, because tasks
@@ -189,7 +190,8 @@ def union(specs: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]) -> dict[str, 
       leaves[key] = jax.ShapeDtypeStruct(leaf.shape, dtype)
       for axis, size in zip(_axes(key, leaf), leaf.shape, strict=True):
         sizes[axis] = max(size, sizes.get(axis, 0))
-  leaves['part'] = jax.ShapeDtypeStruct(leaves['row_id'].shape, np.dtype(np.int32))
+  leaves['part'] = leaves['row_id']
+  leaves |= {'row_high': leaves['row_id']} if ids > 2**31 else {}
   shapes = {key: tuple(sizes[axis] for axis in _axes(key, leaf)) for key, leaf in leaves.items()}
   return {key: jax.ShapeDtypeStruct(shapes[key], leaf.dtype) for key, leaf in leaves.items()}
 

@@ -32,7 +32,7 @@ Batch = dict[str, np.ndarray]
 _ENDLESS = 2**62
 _THREADS = 2
 _AHEAD = 8  # batches kept ready
-_MOST_ROWS = 2**31  # row_id is int32
+_WORD = 2**31  # rows that `row_id` can tell apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +101,6 @@ def serve(
   *,
   share: Share,
   digest: str,
-  path: str = 'data.path',
   widest: Callable[[ChosenT], ChosenT] = lambda chosen: chosen,
   judged: Callable[[ChosenT], Batch] | None = None,
   names: tuple[str, ...] = (),
@@ -115,24 +114,18 @@ def serve(
     batch: rows -> the arrays of a batch, each with b rows; `row_id`, `epoch` and `row_weight` are added here.
     order: order of the rows.
     digest: digest of text, vocabulary and layout.
-    path: path of the data, for the message.
     widest: for sources whose batches differ in shape: rows -> the same rows with the largest shape.
     judged: as `batch`, for evaluation; None for the same.
     names: names of the labels.
     classes: labels are 0 to classes - 1.
     documents: the most documents of any row.
     **more: other attributes of the source: `record`, `group`, `ids`, `unlabelled`.
-
-  Raises:
-    ValueError: more rows than `row_id` can count.
   """
-  if order.rows >= _MOST_ROWS:
-    raise ValueError(f'{path} has {order.rows} rows; the limit is 2**31 - 1: read a slice (data.split).')
 
   def with_ids(chosen: ChosenT, make: Callable[[ChosenT], Batch] = batch) -> Batch:
     return {
       **make(chosen),
-      'row_id': np.where(chosen.real, chosen.rows, -1).astype(np.int32),
+      **identity(chosen.rows, chosen.real, of=order.rows),
       'epoch': chosen.epochs.astype(np.int32),
       'row_weight': chosen.real.astype(np.float32),
     }
@@ -155,6 +148,12 @@ def serve(
     documents=documents,
     **more,
   )
+
+
+def identity(rows: np.ndarray, real: np.ndarray, *, of: int) -> Batch:
+  """Return `row_id`, and `row_high` for sources above 2**31 rows."""
+  high = {'row_high': np.where(real, rows // _WORD, 0).astype(np.int32)} if of > _WORD else {}
+  return {'row_id': np.where(real, rows % _WORD, -1).astype(np.int32), **high}
 
 
 def spec(batch: Mapping[str, Any], *, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:

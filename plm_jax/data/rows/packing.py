@@ -11,7 +11,7 @@ the tokens after.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
   Ids = np.ndarray | store.Ids | SpeltIds | Marked
 
+_AT_ONCE = 2**14  # rows or offsets that are looked at together
 Frame = tuple[tuple[int, ...], tuple[int, ...]]  # ids before the piece, ids after it
 
 
@@ -33,6 +34,82 @@ class Plan(NamedTuple):
   frame: np.ndarray  # uint8[p], index of each piece into the table of frames
   rows: np.ndarray  # int64[r+1], row i holds pieces `rows[i]:rows[i+1]`
 
+  def local(self, chosen: np.ndarray) -> 'tuple[Plan, np.ndarray]':
+    """Return a plan that holds rows `chosen`, and their places in it."""
+    return self, chosen
+
+  def most(self) -> int:
+    """Return the largest number of pieces of a row."""
+    return int(np.diff(self.rows).max(initial=1))
+
+
+class Joined(NamedTuple):
+  """Rows cut from documents end to end. They are planned when they are read, from the offsets alone, also on disk."""
+
+  offsets: np.ndarray  # int64[d+1], of documents that have a token
+  length: int  # tokens of a row, special tokens of documents included
+  stride: int  # tokens from the beginning of a row to that of the next
+  before: int  # special tokens before each document: 0 or 1
+  after: int  # and after it; separators between documents where rows are `framed`
+  framed: bool  # True if rows are opened and closed instead of documents
+
+  @property
+  def rows(self) -> range:
+    """Return the rows, and an end: one more than there are."""
+    total = int(self._joined(len(self.offsets) - 1))
+    return range(min(total, -(-max(total - self.length, 0) // self.stride) + 1) + 1)
+
+  def _joined(self, document: Any) -> Any:
+    """Return where documents start in the joined text."""
+    starts = self.offsets[document] - self.offsets[0] + (self.before + self.after) * document
+    last = (document == len(self.offsets) - 1) & self.framed & (document > 0)
+    return starts - self.after * last
+
+  def _search(self, places: np.ndarray, *, right: bool) -> np.ndarray:
+    """Return `np.searchsorted` of places in the starts of documents."""
+    low, high = np.zeros_like(places), np.full_like(places, len(self.offsets))
+    while (left := low < high).any():
+      middle = (low + high) // 2
+      starts = self._joined(np.minimum(middle, len(self.offsets) - 1))
+      below = (starts <= places if right else starts < places) & left
+      low, high = np.where(below, middle + 1, low), np.where(left & ~below, middle, high)
+    return low
+
+  def local(self, chosen: np.ndarray) -> tuple[Plan, np.ndarray]:
+    """Return the plan of rows `chosen`, and their places in it."""
+    # 1. Cut at the ends of documents and of rows.
+    begins = chosen.astype(np.int64) * self.stride
+    ends = np.minimum(begins + self.length, self._joined(len(self.offsets) - 1))
+    first = self._search(begins, right=True) - 1
+    counts = self._search(ends, right=False) - first
+    rows = np.concatenate([[0], np.cumsum(counts)])
+    document = np.repeat(first - rows[:-1], counts) + np.arange(rows[-1])
+    joined, starts = self._joined(document), np.asarray(self.offsets[document])
+    low = np.maximum(joined, np.repeat(begins, counts)) - joined  # in the document with its special tokens
+    high = np.minimum(self._joined(document + 1), np.repeat(ends, counts)) - joined
+    sizes = self.offsets[document + 1] - starts
+    # 2. Remove special tokens from the pieces, and those that have no other.
+    places = np.arange(len(chosen))
+    if not self.framed:
+      opened = self.before * (low == 0)
+      closed = self.after * (high == sizes + self.before + self.after)
+      counts = (high - low - opened - closed).astype(np.int32)
+      frame = (2 * opened + closed).astype(np.uint8)
+      return Plan(starts + np.maximum(low - self.before, 0), counts, frame, rows), places
+    counts = np.minimum(high, sizes) - low
+    keep = counts > 0
+    rows = np.concatenate([[0], np.cumsum(keep)])[rows]
+    frame = np.zeros(keep.sum(), np.uint8)
+    frame[rows[:-1]] += 2
+    frame[rows[1:] - 1] += 1
+    return Plan((starts + low)[keep], counts[keep].astype(np.int32), frame, rows), places
+
+  def most(self) -> int:
+    """Return the largest number of pieces of a row."""
+    count = len(self.rows) - 1
+    pieces = (self.local(np.arange(row, min(row + _AT_ONCE, count)))[0] for row in range(0, count, _AT_ONCE))
+    return max((piece.most() for piece in pieces), default=1)
+
 
 def frames(before: tuple[int, ...], after: tuple[int, ...], *, between: tuple[int, ...] = ()) -> tuple[Frame, ...]:
   """Build the table of frames.
@@ -43,7 +120,7 @@ def frames(before: tuple[int, ...], after: tuple[int, ...], *, between: tuple[in
 
 
 def assemble(
-  plan: Plan,
+  plan: Plan | Joined,
   ids: 'Ids',
   chosen: np.ndarray,
   *,
@@ -59,6 +136,7 @@ def assemble(
 
   Returns tokens int32[b, length], and the index from 1 of the piece of each token, int32[b, length]; 0 is padding.
   """
+  plan, chosen = plan.local(chosen)
   ahead = np.array([len(before) for before, _ in frames])
   around = np.array([len(before) + len(after) for before, after in frames])
 
@@ -114,42 +192,24 @@ def packed(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan
   return Plan(plan.starts[pieces], plan.counts[pieces], plan.frame, rows)
 
 
-def stream(offsets: np.ndarray, *, length: int, before: int, after: int, stride: int | None = None) -> Plan:
-  """Concatenate all documents, and cut every `length` tokens; `stride` as in `_cut_joined`.
+def stream(offsets: np.ndarray, *, length: int, before: int, after: int, stride: int | None = None) -> Joined:
+  """Concatenate all documents, and cut every `length` tokens.
 
+  A row begins `stride` tokens after the one before it (None: `length`); the last one is the first to reach the end.
   Each document has `before` (0 or 1) and `after` (0 or 1) special tokens. A piece is opened if it begins with the
   special token, and closed if it ends with one, because a cut may separate them from their document.
   """
-  starts, sizes = _filled(offsets)
-  joined = np.concatenate([[0], np.cumsum(sizes + before + after)])  # start of each document in the stream
-  document, low, high, rows = _cut_joined(joined, length=length, stride=stride)
-  opened = before * (low == 0)
-  closed = after * (high == np.diff(joined)[document])
-  return Plan(
-    starts[document] + np.maximum(low - before, 0),
-    (high - low - opened - closed).astype(np.int32),
-    (2 * opened + closed).astype(np.uint8),
-    rows,
-  )
+  return Joined(_nonempty(offsets), length, stride or length, before, after, framed=False)
 
 
-def full(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
+def full(offsets: np.ndarray, *, length: int, before: int, after: int) -> Joined:
   """Fill rows with contiguous text across documents, framed once per row.
 
   There are 2 * `after` separators between documents. The first piece of a row is opened and the last one closed.
   Separators at the edge of a row are dropped.
   """
-  starts, sizes = _filled(offsets)
-  joined = np.concatenate([[0], np.cumsum(sizes + 2 * after)])
-  joined[-1] -= 2 * after * (len(sizes) > 0)
-  document, low, high, cuts = _cut_joined(joined, length=length - before - after)
-  counts = np.minimum(high, sizes[document]) - low
-  keep = counts > 0
-  rows = np.concatenate([[0], np.cumsum(keep)])[cuts]
-  frame = np.zeros(keep.sum(), np.uint8)
-  frame[rows[:-1]] += 2
-  frame[rows[1:] - 1] += 1
-  return Plan((starts[document] + low)[keep], counts[keep].astype(np.int32), frame, rows)
+  room = length - before - after
+  return Joined(_nonempty(offsets), room, room, 0, 2 * after, framed=True)
 
 
 def whole_one_per_row(*, sentences: np.ndarray, heads: np.ndarray, length: int, before: int, after: int) -> Plan:
@@ -244,6 +304,14 @@ def _follow(following: np.ndarray) -> np.ndarray:
   return np.array(reached, np.int64)
 
 
+def _nonempty(offsets: np.ndarray) -> np.ndarray:
+  """Return the offsets without those of empty documents."""
+  pieces = (offsets[start : start + _AT_ONCE + 1] for start in range(0, len(offsets) - 1, _AT_ONCE))
+  if all((np.diff(piece) > 0).all() for piece in pieces):
+    return offsets
+  return np.append(offsets[:-1][np.diff(offsets) > 0], offsets[-1])
+
+
 def _filled(offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   sizes = np.diff(offsets)
   return offsets[:-1][sizes > 0], sizes[sizes > 0]
@@ -256,23 +324,3 @@ def _cut(offsets: np.ndarray, *, room: int) -> tuple[np.ndarray, np.ndarray]:
   document = np.repeat(np.arange(len(sizes)), pieces)
   skipped = room * (np.arange(len(document)) - (np.cumsum(pieces) - pieces)[document])
   return starts[document] + skipped, np.minimum(room, sizes[document] - skipped).astype(np.int32)
-
-
-def _cut_joined(
-  joined: np.ndarray, *, length: int, stride: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Cut joined documents at their edges and into rows of `length` tokens.
-
-  A row begins `stride` tokens after the one before it (None: `length`); the last one is the first to reach the end.
-  Returns the document of each piece, its low and high end in the document, and the first piece of each row.
-  """
-  stride = stride or length
-  begins = np.arange(0, max(joined[-1] - length, 0) + stride, stride)[: joined[-1]]
-  ends = np.minimum(begins + length, joined[-1])
-  first = np.searchsorted(joined, begins, side='right') - 1
-  counts = np.searchsorted(joined, ends) - first
-  rows = np.concatenate([[0], np.cumsum(counts)])
-  document = np.repeat(first - rows[:-1], counts) + np.arange(rows[-1])
-  low = np.maximum(joined[document], np.repeat(begins, counts)) - joined[document]
-  high = np.minimum(joined[document + 1], np.repeat(ends, counts)) - joined[document]
-  return document, low, high, rows

@@ -10,13 +10,14 @@ read (`Ids`). Damaged blocks are made again, with a warning in the log.
 """
 
 import contextlib
+import gc
 import hashlib
 import itertools
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,6 +35,7 @@ _BLOCK_CHARACTERS = 4_000_000  # about a million tokens, 100 MB while they are i
 _BLOCK_DOCUMENTS = 100_000
 _GROUP_CHARACTERS = 500_000
 _CHECKED_AT_ONCE = 64 * 2**20  # bytes; the blocks of larger stores are checked when they are first read
+_HELD = 2**20  # documents of a store whose offsets are held in memory
 _LENGTH = np.dtype(np.uint32)
 
 
@@ -156,14 +158,16 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
       blocks, large, intact = [], False, False
     if not blocks:
       blocks = _build(folder, texts, vocab)
-  offsets = _offsets(files.read_array(folder / 'lengths.bin', _LENGTH))
+  offsets = _offsets_on_disk(folder, len(texts))
   made.tell('tokens', digest=digest, folder=folder, size=_size(len(texts), int(offsets[-1])), found=intact)
   if not offsets[-1]:
     return Tokens(np.zeros(0, _dtype(vocab)), offsets, digest, folder)
   ids = np.asarray(files.map_array(folder / 'tokens.bin', _dtype(vocab)))
 
   def check(block: Block) -> None:
-    if not _is_intact(folder, block, vocab):
+    with _opened(folder) as parts:
+      intact = _is_intact(parts, block, vocab)
+    if not intact:
       with files.locked(folder / 'lock', doing='repairing it'):
         try:
           _repair(folder, block, texts, vocab)
@@ -245,33 +249,33 @@ def _intact_blocks(folder: Path, vocab: Vocab) -> list[Block]:
   """Return the blocks of an interrupted run before the first damaged one."""
   journal = folder / 'blocks.jsonl'
   blocks: list[Block] = []
-  for line in files.read_bytes(journal).decode(errors='replace').splitlines() if files.exists(journal) else ():
-    try:
-      block = _block(files.parse_json(line), after=blocks)
-    except (ValueError, TypeError):
-      break
-    if not _is_intact(folder, block, vocab):
-      log.warning('%s: block %d is damaged: tokenising from there.', folder, len(blocks))
-      break
-    blocks.append(block)
+  lines = files.read_bytes(journal).decode(errors='replace').splitlines() if files.exists(journal) else []
+  with contextlib.suppress(FileNotFoundError, ValueError, TypeError), _opened(folder) as parts:
+    for line in lines:
+      (block,) = _checked([files.parse_json(line)], after=_extent(blocks))
+      if not _is_intact(parts, block, vocab):
+        log.warning('%s: block %d is damaged: tokenising from there.', folder, len(blocks))
+        break
+      blocks.append(block)
   return blocks
 
 
-def _is_intact(folder: Path, block: Block, vocab: Vocab, *, ids: bool = True) -> bool:
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+  """Open the tokens and the lengths of a store."""
+  with files.open(folder / 'tokens.bin', 'rb') as tokens, files.open(folder / 'lengths.bin', 'rb') as lengths:
+    yield tokens, lengths
+
+
+def _is_intact(parts: tuple[BinaryIO, BinaryIO], block: Block, vocab: Vocab, *, ids: bool = True) -> bool:
   """Return True if a block matches its checksums (lengths without `ids`)."""
-  for name, first, count, item, digest in (
-    ('tokens.bin', block.first_token, block.tokens, _dtype(vocab), block.tokens_sha256),
-    ('lengths.bin', block.first_document, block.documents, _LENGTH, block.lengths_sha256),
-  ):
-    if not ids and name == 'tokens.bin':
-      continue
-    try:
-      with files.open(folder / name, 'rb') as file:
-        file.seek(first * item.itemsize)
-        content = file.read(count * item.itemsize)
-        if len(content) != count * item.itemsize or _sha256(content) != digest:
-          return False
-    except FileNotFoundError:
+  for file, first, count, item, digest in (
+    (parts[0], block.first_token, block.tokens, _dtype(vocab), block.tokens_sha256),
+    (parts[1], block.first_document, block.documents, _LENGTH, block.lengths_sha256),
+  )[1 - ids :]:
+    file.seek(first * item.itemsize)
+    content = file.read(count * item.itemsize)
+    if len(content) != count * item.itemsize or _sha256(content) != digest:
       return False
   return True
 
@@ -293,11 +297,11 @@ def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> tup
         file.truncate(size)
         intact = False
   large = sum(expected.values()) > _CHECKED_AT_ONCE
-  for block in blocks:
-    if not _is_intact(folder, block, vocab, ids=not large):
-      _repair(folder, block, texts, vocab)
-      intact = False
-  return large, intact
+  with _opened(folder) as parts:
+    damaged = [block for block in blocks if not _is_intact(parts, block, vocab, ids=not large)]
+  for block in damaged:
+    _repair(folder, block, texts, vocab)
+  return large, intact and not damaged
 
 
 def _repair(folder: Path, block: Block, texts: Texts, vocab: Vocab) -> None:
@@ -322,11 +326,18 @@ def _overwrite(path: Path, first: int, array: np.ndarray) -> None:
 def _read_manifest(folder: Path, *, documents: int) -> tuple[bool, list[Block]]:
   """Return whether the manifest has a checksum, and blocks (none if damaged)."""
   blocks: list[Block] = []
+  collects = gc.isenabled()
+  gc.disable()  # a long list is read in a quarter of the time
   try:
-    manifest = files.read_json(folder / 'manifest.json')
-    for values in manifest['blocks']:
-      blocks.append(_block(values, after=blocks))
-    if 'sha256' in manifest and manifest['sha256'] != digest_of(blocks):
+    text = files.read_text(folder / 'manifest.json')
+    manifest = files.parse_json(text)
+    blocks = _checked(manifest['blocks'])
+    listed = f'[{text[text.find("[") : text.rfind("]") + 1]}]'  # as `digest_of` writes the blocks, unless edited
+    if (
+      'sha256' in manifest
+      and manifest['sha256'] != _sha256(listed.encode())
+      and manifest['sha256'] != digest_of(blocks)
+    ):
       raise ValueError('another sha256')
     if _extent(blocks)[0] != documents:
       raise ValueError(f'not of {documents} documents')
@@ -335,17 +346,24 @@ def _read_manifest(folder: Path, *, documents: int) -> tuple[bool, list[Block]]:
   except (ValueError, KeyError, TypeError, AttributeError) as error:
     log.warning('%s/manifest.json is damaged (%s): tokenising again.', folder, error)
     return False, []
+  finally:
+    if collects:
+      gc.enable()
   return 'sha256' in manifest, blocks
 
 
-def _block(values: Sequence[Any], *, after: Sequence[Block]) -> Block:
-  """Build a following block from plain values; raise ValueError or TypeError."""
-  block = Block._make(values)
-  if (block.first_document, block.first_token) != _extent(after):
-    raise ValueError('blocks are not consecutive')
-  if {*map(type, block[:4])} != {int} or min(block[:4]) < 0:
-    raise ValueError('a number is not a non-negative integer')
-  return block
+def _checked(values: Sequence[Sequence[Any]], *, after: tuple[int, int] = (0, 0)) -> list[Block]:
+  """Build consecutive blocks from plain values; raise ValueError or TypeError."""
+  blocks = list(map(Block._make, values))
+  if {type(number) for block in blocks for number in block[:4]} - {int}:
+    raise ValueError('a number is not an integer')
+  numbers = np.array([block[:4] for block in blocks], np.int64).reshape(-1, 4)
+  if numbers.min(initial=0) < 0:
+    raise ValueError('a number is negative')
+  for first, size, start in ((0, 1, after[0]), (2, 3, after[1])):
+    if (numbers[:, first] != start + np.cumsum(numbers[:, size]) - numbers[:, size]).any():
+      raise ValueError('blocks are not consecutive')
+  return blocks
 
 
 def _encode(documents: Sequence[str], vocab: Vocab) -> tuple[np.ndarray, np.ndarray]:
@@ -404,6 +422,30 @@ def _dtype(vocab: Vocab) -> np.dtype:
 
 def _offsets(lengths: np.ndarray) -> np.ndarray:
   return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def _offsets_on_disk(folder: Path, documents: int) -> np.ndarray:
+  """Return the offsets, int64[documents+1]; map those of large stores.
+
+  `offsets.bin` is made from the lengths, and again if it differs, in pieces.
+  """
+  path, total = folder / 'offsets.bin', 0
+  if documents < _HELD:
+    return _offsets(files.read_array(folder / 'lengths.bin', _LENGTH))
+  lengths = files.map_array(folder / 'lengths.bin', _LENGTH)
+  if files.is_file(path) and files.size(path) == 8 * (documents + 1):
+    offsets = files.map_array(path, np.int64)
+    pieces = (slice(start, start + _HELD) for start in range(0, documents, _HELD))
+    if not offsets[0] and all((np.diff(offsets[p.start : p.stop + 1]) == lengths[p]).all() for p in pieces):
+      return offsets
+    log.warning('%s is damaged: making it again.', path)
+  with files.replacing(path) as part, files.open(part, 'wb') as file:
+    file.write(bytes(8))
+    for start in range(0, documents, _HELD):
+      ends = total + np.cumsum(lengths[start : start + _HELD], dtype=np.int64)
+      file.write(ends.tobytes())
+      total = int(ends[-1])
+  return files.map_array(path, np.int64)
 
 
 def _sha256(data: bytes) -> str:
