@@ -1,8 +1,10 @@
 """A map of words: their vectors of length 1, projected on the first two principal components."""
 
+import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +12,11 @@ from plm_jax.cli import pictures
 from plm_jax.core.errors import ConfigError
 from plm_jax.inference.nearest import Table
 from plm_jax.io import files
+
+# directions of a label from its point, and the side of the text that is nearest to it
+SIDES = (
+  (1, 0.6, 'left'), (-1, 0.6, 'right'), (1, -1, 'left'), (-1, -1, 'right'), (0, 1.6, 'center'), (0, -1.6, 'center'),
+)  # fmt: skip
 
 
 class Map(NamedTuple):
@@ -51,18 +58,37 @@ def draw(word_map: Map, out: Path) -> None:
   figure = Figure(figsize=(7, 6), layout='constrained')
   axes = figure.subplots()
   axes.scatter(word_map.places[:, 0], word_map.places[:, 1], s=14)
-  distances = np.linalg.norm(word_map.places[:, None] - word_map.places, axis=-1) + np.diag(
-    [np.inf] * len(word_map.words)
-  )
-  nearest = word_map.places[distances.argmin(axis=1)]
-  for word, point, neighbour in zip(word_map.words, word_map.places, nearest, strict=True):
-    offset, side = (-4, 'right') if neighbour[0] > point[0] else (4, 'left')  # keeps the labels of two neighbours apart
-    text = pictures.plain(word)
-    axes.annotate(text, tuple(point), xytext=(offset, 3), textcoords='offset points', fontsize=9, ha=side)
   axes.set_xlabel(f'first component, {word_map.share[0]:.0%} of the variance')
   axes.set_ylabel(f'second component, {word_map.share[1]:.0%}')
   axes.margins(0.12)
   axes.grid(alpha=0.25)
   axes.spines[['top', 'right']].set_visible(False)
+  _place_labels(figure, axes, word_map)
   with files.replacing(out) as temporary:
     figure.savefig(temporary, format=pictures.form_of(out), dpi=130)
+
+
+def _place_labels(figure: Any, axes: Any, word_map: Map) -> None:
+  """Write each word where it covers the fewest others, near its point."""
+  from matplotlib.text import Text
+  from matplotlib.transforms import Bbox
+
+  figure.draw_without_rendering()  # fixes the scale, so that boxes are known in pixels
+  taken = [Bbox.from_extents(*(point - 4), *(point + 4)) for point in axes.transData.transform(word_map.places)]
+  for word, point in sorted(zip(word_map.words, word_map.places, strict=True), key=lambda pair: float(pair[1][0])):
+    best: tuple[float, Any, Any] = (math.inf, None, None)
+    for distance, (x, y, side) in itertools.product((6, 14, 22, 32, 44), SIDES):
+      arrow = dict(arrowstyle='-', color='#aaaaaa', linewidth=0.6) if distance > 6 else None
+      style = dict(fontsize=9, ha=side, va='center', arrowprops=arrow, textcoords='offset points')
+      text = axes.annotate(pictures.plain(word), tuple(point), xytext=(x * distance, y * distance), **style)
+      text.get_window_extent()  # places it
+      box = Text.get_window_extent(text).padded(1)  # without its line
+      overlaps = [both for other in taken if (both := Bbox.intersection(box, other)) is not None]
+      covered = sum(both.width * both.height for both in overlaps)
+      text.remove()
+      if covered < best[0]:
+        best = (covered, text, box)
+      if not covered:
+        break
+    axes.add_artist(best[1])
+    taken.append(best[2])

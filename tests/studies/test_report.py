@@ -1,5 +1,6 @@
 """The page about runs: what is on it, that nothing of a run breaks out of it, what is damaged, what is refused."""
 
+import csv
 import html.parser
 import itertools
 import json
@@ -121,7 +122,7 @@ def test_curves_are_those_of_the_metrics(runs, tmp_path):
   first, second = page.data['figures']
   assert (first['metric'], second['metric']) == ('validation/loss', 'loss')
   line = first['lines'][4]
-  assert page.data['runs'][line['run']] == {'name': '0.2_1', 'group': 1}
+  assert page.data['runs'][line['run']] == {'name': '0.2_1', 'group': 1, 'tokens': 411.5, 'seconds': 2.03333}
   assert np.cumsum(line['steps']).tolist() == [10, 20, 30] and line['values'] == [3, 2, 2.2]
   band = first['bands'][1]
   assert band['values'] == [3, 2, pytest.approx(2.2)] and band['deviation'] == [0, 1, 2]
@@ -328,6 +329,7 @@ def test_a_page_of_many_long_curves_stays_small(monkeypatch):
 
   class Run:
     name, metrics = 'run', metric_lines.Metrics(run, list(run), 5_000, (), {}, {}, 5_000)
+    result, step = {'tokens': 1e6, 'seconds': 2.5}, 5_000
 
   assert len(json.dumps(figures.make({'a': [Run()] * 30}, list(run)))) < 1.3 * figures.BUDGET + 30 * 9 * 300
   monkeypatch.setattr(figures, 'BUDGET', 100_000)
@@ -417,6 +419,25 @@ def test_the_script_ends_where_seeds_have_one_value(values):
   told = f'const at = bounds({json.dumps(asked)}, false); console.log(ticks(at.low, at.high, 6).length)'
   done = subprocess.run(['node', '-e', ''.join(parts) + told], capture_output=True, text=True, timeout=60, check=True)
   assert 2 <= int(done.stdout) <= 12
+
+
+def test_curves_along_tokens_and_as_csv():
+  script = (conftest.ROOT / 'plm_jax' / 'studies' / 'report' / 'page.js').read_text()
+  parts = [f'function {name}{script.partition(f"function {name}")[2].partition(chr(10) + "}")[0]}\n}}\n'
+           for name in ('pace(', 'along(', 'numbers(', 'clock(')]  # fmt: skip
+  code = """const data = {runs: [{name: 'a "b"', tokens: 4, seconds: 0.5}, {name: 'c'}]};
+  const line = {steps: [1, 2, 3], values: [9, 8, 7]};
+  const figure = {metric: 'loss', lines: [{run: 0, ...line}, {run: 1, steps: [5], values: [1]}]};
+  const told = [pace(data.runs, 'tokens'), pace([data.runs[0]], 'tokens'), pace(data.runs, 'steps')];
+  const cut = [along(line, 4, [6, 12]), along(line, 4, [20, 30])];
+  console.log(JSON.stringify([told, ...cut, numbers(figure), clock(3725)]))"""
+  done = subprocess.run(['node', '-e', ''.join(parts) + code], capture_output=True, text=True, timeout=60, check=True)
+  told, cut, nothing, table, time = json.loads(done.stdout)
+  assert told == [None, 4, 1] and nothing is None and time == '1:02:05'
+  assert (cut['steps'], cut['values']) == ([8, 12], [8, 7])
+  first, *rows = csv.reader(table.splitlines())
+  assert first == ['run', 'step', 'tokens', 'seconds', 'loss']
+  assert rows[0] == ['a "b"', '1', '4', '0.5', '9'] and rows[3] == ['c', '5', '', '', '1']
 
 
 def test_runs_and_tables_are_named_from_the_folders_of_their_own(tmp_path):
@@ -550,8 +571,17 @@ def test_the_page_in_a_browser(browser, runs, tmp_path, width, dark):
     'plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}))'
   )
   assert 'step' in browser.run('return document.querySelector(".readout").textContent')
-  browser.run('document.querySelector(".scale").click()')
-  assert browser.run('return document.querySelector(".scale").textContent') == 'logarithmic'
+  # the x axis, a zoom, and the numbers as csv
+  labels = 'return [...document.querySelectorAll(".plot")].map((one) => one.textContent).join(" ")'
+  browser.run('const a = document.querySelector("#axis"); a.value = "tokens"; a.dispatchEvent(new Event("change"))')
+  assert 'tokens' in browser.run(labels) and 'step' not in browser.run(labels)
+  browser.run('cards[0].range = [2000, 9000]; redraw()')
+  assert browser.run('return cards[0].curves.every(({main}) => main.steps[0] >= 2000)')
+  browser.run('document.querySelector("a.scale").addEventListener("click", (event) => event.preventDefault())')
+  browser.run('document.querySelector("a.scale").click()')
+  assert 'run%2Cstep%2Ctokens' in browser.run('return document.querySelector("a.scale").href')
+  browser.run('document.querySelector("button.scale").click()')
+  assert browser.run('return document.querySelector("button.scale").textContent') == 'logarithmic'
   assert browser.complaints() == []
 
 

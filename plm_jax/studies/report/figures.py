@@ -12,6 +12,7 @@ import numpy as np
 
 from plm_jax.studies import bands
 from plm_jax.studies.metric_lines import Line
+from plm_jax.studies.report import html_parts
 from plm_jax.studies.report.contents import Run, is_headline
 
 BUDGET = 3_000_000  # bytes of all curves
@@ -60,9 +61,15 @@ def make(groups: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> dict[st
   segments = int(np.clip(BUDGET / POINT / max(count, 1) / 2 - SMOOTH / 2, *SEGMENTS))
   return {
     'groups': [{'name': name, 'n': len(group)} for name, group in groups.items()],
-    'runs': [{'name': run.name, 'group': group} for run, group in zip(runs, group_of, strict=True)],
+    'runs': [{'name': run.name, 'group': group, **_pace(run)} for run, group in zip(runs, group_of, strict=True)],
     'figures': [_figure(metric, groups, runs, segments) for metric in metrics],
   }
+
+
+def _pace(run: Run) -> dict[str, float]:
+  """Compute the mean tokens and seconds of a step, where they are known."""
+  totals = {key: html_parts.number(run.result.get(key)).key or 0 for key in ('tokens', 'seconds')}
+  return {key: float(f'{value / run.step:.6g}') for key, value in totals.items() if 0 < value < LARGEST and run.step}
 
 
 def _figure(metric: str, groups: Mapping[str, Sequence[Run]], runs: Sequence[Run], segments: int) -> dict[str, Any]:

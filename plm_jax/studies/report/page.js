@@ -49,7 +49,7 @@ for (const figure of data.figures) {
 }
 
 function make(name, attributes, ...children) {
-  const svg = ['svg', 'g', 'path', 'line', 'text', 'circle'].includes(name);
+  const svg = ['svg', 'g', 'path', 'line', 'text', 'circle', 'rect'].includes(name);
   const made = svg ? document.createElementNS('http://www.w3.org/2000/svg', name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children);
@@ -95,8 +95,29 @@ function logTicks(low, high) {
   return found;
 }
 
+// How much of the x axis a step is, in the mean of a run or of a group's runs; null where it is not known.
+const UNITS = {steps: 'step', tokens: 'tokens', seconds: 'time'};
+function pace(runs, axis) {
+  if (axis === 'steps') return 1;
+  const known = runs.map((run) => run[axis]).filter((one) => one > 0);
+  return known.length === runs.length ? known.reduce((a, b) => a + b) / known.length : null;
+}
+
+// A line along the x axis, within the chosen range.
+function along(line, by, range) {
+  const xs = line.steps.map((step) => step * by);
+  const places = [...xs.keys()].filter((place) => !range || (xs[place] >= range[0] && xs[place] <= range[1]));
+  const of = (values) => values && places.map((place) => values[place]);
+  return places.length ? {steps: of(xs), values: of(line.values), deviation: of(line.deviation)} : null;
+}
+
+function clock(seconds) {
+  const parts = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.floor(seconds) % 60];
+  return parts.map((one, place) => (place ? String(one).padStart(2, '0') : one)).join(':');
+}
+
 // The parts of a figure: for each curve its main line, a band, and faint lines behind it that show its spikes.
-function shown(figure, state) {
+function shown(figure, state, range) {
   const found = [];
   const banded = new Set(state.together ? figure.bands.map((band) => band.group) : []);
   for (const band of figure.bands) {
@@ -111,7 +132,14 @@ function shown(figure, state) {
     const smooth = state.smooth && line.smooth;
     found.push({group: run.group, name: run.name, main: smooth || line, faint: smooth ? [line] : []});
   }
-  return found.sort((one, two) => one.group - two.group);
+  for (const curve of found) {
+    const runs = curve.band ? data.runs.filter((run) => run.group === curve.group) : [data.runs.find((run) => run.name === curve.name)];
+    const by = pace(runs, state.axis);
+    const moved = by === null ? null : along(curve.main, by, range);
+    Object.assign(curve, {
+      main: moved, band: curve.band && moved, faint: moved ? curve.faint.map((line) => along(line, by, range)).filter(Boolean) : []});
+  }
+  return found.filter((curve) => curve.main).sort((one, two) => one.group - two.group);
 }
 
 function bounds(curves, log) {
@@ -158,7 +186,7 @@ function bandPath(band, x, y, floor) {
 
 function draw(card, width, state) {
   const figure = card.figure, log = logs.has(figure.metric);
-  const curves = shown(figure, state);
+  const curves = shown(figure, state, card.range);
   card.plot.replaceChildren();
   card.nothing.hidden = curves.length > 0;
   card.plot.toggleAttribute('hidden', curves.length === 0);
@@ -166,7 +194,7 @@ function draw(card, width, state) {
   hide(card);
   if (!curves.length) return;
   const height = Math.round(Math.max(220, Math.min(width * 0.56, 360)));
-  const edge = {left: 54, right: 14, top: 10, bottom: 40};
+  const edge = {left: 54, right: 26, top: 10, bottom: 40};
   const at = bounds(curves, log);
   const scale = log ? Math.log : (value) => value;
   const [low, high] = [scale(at.low), scale(at.high)];
@@ -183,12 +211,13 @@ function draw(card, width, state) {
       make('text', {x: edge.left - 6, y: place + 4, 'text-anchor': 'end'}, label));
   }
   card.plot.append(make('line', {x1: edge.left, x2: width - edge.right, y1: bottom, y2: bottom, class: 'axis'}));
-  for (const [tick, label] of ticks(at.left, at.right, Math.min(8, Math.max(3, Math.floor(width / 60))))) {
+  const across = ticks(at.left, at.right, Math.min(8, Math.max(3, Math.floor(width / 70))));
+  for (const [tick, label] of across) {
     card.plot.append(
       make('line', {x1: x(tick), x2: x(tick), y1: bottom, y2: bottom + 4, class: 'axis'}),
-      make('text', {x: x(tick), y: bottom + 18, 'text-anchor': 'middle'}, label));
+      make('text', {x: x(tick), y: bottom + 18, 'text-anchor': 'middle'}, state.axis === 'seconds' ? clock(tick) : label));
   }
-  card.plot.append(make('text', {x: width - edge.right, y: bottom + 34, 'text-anchor': 'end'}, 'step'));
+  card.plot.append(make('text', {x: width - edge.right, y: bottom + 34, 'text-anchor': 'end'}, UNITS[state.axis]));
   for (const layer of ['faint', 'band', 'main']) {
     for (const curve of curves) {
       for (const line of [curve[layer] ?? []].flat()) card.plot.append(drawn(card, curve, layer, line));
@@ -242,7 +271,8 @@ function tell(card, step) {
   const exact = told.length && told.every((one) => one.step === told[0].step);
   const rows = told.slice(0, MOST_TOLD).map(({curve, value, more}) => make('div', {}, swatch(curve.group), curve.name,
     make('b', {}, `${Number(value.toPrecision(4))}${more ? ` ± ${Number(more.toPrecision(2))}` : ''}`)));
-  const title = `step ${exact ? '' : '≈ '}${Math.round(exact ? told[0].step : card.step).toLocaleString('en')}`;
+  const at = exact ? told[0].step : card.step;
+  const title = `${UNITS[state.axis]} ${exact ? '' : '≈ '}${state.axis === 'seconds' ? clock(at) : Math.round(at).toLocaleString('en')}`;
   card.readout.replaceChildren(make('div', {}, title), ...rows);
   if (told.length > MOST_TOLD) card.readout.append(make('div', {}, `and ${told.length - MOST_TOLD} more`));
   card.readout.hidden = false;
@@ -260,12 +290,24 @@ function hide(card) {
   if (cursor) cursor.replaceChildren();
 }
 
+// The numbers of all curves of a figure; a long curve has the least and the largest value of each segment.
+function numbers(figure) {
+  const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
+  const lines = figure.lines.flatMap(({run, steps, values}) => steps.map((step, place) => {
+    const {name, tokens, seconds} = data.runs[run];
+    return [quoted(name), step, tokens ? Math.round(step * tokens) : '', seconds ? (step * seconds).toFixed(1) : '', values[place]].join(',');
+  }));
+  return [`run,step,tokens,seconds,${quoted(figure.metric)}`, ...lines, ''].join('\n');
+}
+
 function cardOf(figure) {
   const plot = make('svg', {class: 'plot', tabindex: 0, role: 'img', 'aria-label': `${figure.metric} over steps`});
   const scale = make('button', {type: 'button', class: 'scale', 'aria-pressed': logs.has(figure.metric)});
   const readout = make('div', {class: 'readout', hidden: ''});
   const nothing = make('p', {class: 'nothing', hidden: ''}, 'No curve is shown.');
-  const caption = make('figcaption', {}, make('span', {}, figure.metric), scale);
+  const table = make('a', {class: 'scale', download: `${figure.metric.replaceAll('/', '_')}.csv`, 'aria-label': `numbers of ${figure.metric}`, href: '#'}, 'csv');
+  table.addEventListener('click', () => { table.href = `data:text/csv;charset=utf-8,${encodeURIComponent(numbers(figure))}`; });
+  const caption = make('figcaption', {}, make('span', {}, figure.metric), table, scale);
   const card = {figure, plot, readout, nothing, curves: [], node: make('figure', {}, caption, plot, nothing, readout)};
   const label = () => {
     scale.textContent = logs.has(figure.metric) ? 'logarithmic' : 'linear';
@@ -282,9 +324,23 @@ function cardOf(figure) {
     const share = (across - card.edge.left) / (card.width - card.edge.left - card.edge.right);
     return card.at.left + share * (card.at.right - card.at.left);
   };
-  plot.addEventListener('pointermove', (event) => tell(card, stepAt(event)));
-  plot.addEventListener('pointerdown', (event) => tell(card, stepAt(event)));
-  plot.addEventListener('pointerleave', () => hide(card));
+  let start = null;
+  plot.addEventListener('pointermove', (event) => {
+    tell(card, stepAt(event));
+    if (start === null || !card.curves.length) return;
+    const [a, b] = [card.x(start), card.x(stepAt(event))].sort((one, two) => one - two);
+    const box = {class: 'zoom', x: a, width: b - a, y: card.edge.top, height: card.height - card.edge.top - card.edge.bottom};
+    plot.querySelector('.cursor').append(make('rect', box));
+  });
+  plot.addEventListener('pointerdown', (event) => { start = stepAt(event); tell(card, start); });
+  plot.addEventListener('pointerup', (event) => {
+    const range = [start, stepAt(event)].sort((one, two) => one - two);
+    const wide = start !== null && card.x(range[1]) - card.x(range[0]) > 8;
+    start = null;
+    if (wide && shown(figure, state, range).length) { card.range = range; redraw(); }
+  });
+  plot.addEventListener('dblclick', () => { card.range = null; redraw(); });
+  plot.addEventListener('pointerleave', () => { start = null; hide(card); });
   plot.addEventListener('blur', () => hide(card));
   plot.addEventListener('keydown', (event) => {
     const way = {ArrowLeft: -1, ArrowRight: 1}[event.key];
@@ -297,7 +353,7 @@ function cardOf(figure) {
 
 const place = document.getElementById('figures'), more = document.getElementById('more');
 const cards = place ? data.figures.map(cardOf) : [];
-const state = {together: false, smooth: true};
+const state = {together: false, smooth: true, axis: 'steps'};
 
 function redraw() {
   for (const card of cards) if (card.node.clientWidth) draw(card, Math.round(card.node.clientWidth), state);
@@ -337,6 +393,13 @@ function controls() {
     state[name] = box.checked = has[name];
     box.addEventListener('change', () => { state[name] = box.checked; redraw(); });
   }
+  const axis = document.getElementById('axis');
+  for (const option of axis.options) option.disabled = !data.runs.some((run) => pace([run], option.value) !== null);
+  axis.addEventListener('change', () => {
+    state.axis = axis.value;
+    for (const card of cards) Object.assign(card, {range: null, step: undefined});
+    redraw();
+  });
   document.getElementById('controls').hidden = false;
 }
 

@@ -1,6 +1,7 @@
 """Plot a table: dots next to each other, or curves if its columns lie along a number."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from plm_jax.studies.tables.file import Column, Table
 from plm_jax.studies.tables.intervals import Measured
 
 MEASURED, PUBLISHED = pictures.COLOURS[:2]
+PANELS = 6  # at most in a line
 GREY = '#aaaaaa'  # of published numbers that are not compared
 Cells = Mapping[tuple[str, str], Measured]  # (row, column) -> its runs, if it has a result
 
@@ -19,10 +21,11 @@ Cells = Mapping[tuple[str, str], Measured]  # (row, column) -> its runs, if it h
 def draw(table: Table, cells: Cells, file: files.Path, *, remark: str = '') -> None:
   """Plot the measured cells.
 
-  There is one panel per column: rows from top to bottom, runs as dots, published numbers as diamonds on a separate
-  axis. If all measured columns lie `along` a number, there is one panel per kind of number. It has a curve through the
-  cells of each row, runs as dots, and published numbers as diamonds. The same versions of matplotlib and Pillow write
-  the same bytes, independent of a user's matplotlib settings.
+  There is one panel per column, at most `PANELS` in a line: rows from top to bottom, runs as dots, published numbers as
+  diamonds on the same scale, and scores without a network as lines. If all measured columns lie `along` a number, there
+  is one panel per kind of number. It has a curve through the cells of each row, runs as dots, and published numbers as
+  diamonds. The same versions of matplotlib and Pillow write the same bytes, independent of a user's matplotlib
+  settings.
   """
   import matplotlib
 
@@ -42,41 +45,57 @@ def _drawn(table: Table, cells: Cells) -> Any:
   axis = {name: column.along[0] for name in names if (column := table.columns[name]).along is not None}
   if names and len(axis) == len(names):
     kinds = list(dict.fromkeys(axis.values()))
-    figure = Figure(figsize=(1 + 4.4 * len(kinds), 3.8), layout='constrained')
+    figure = Figure(figsize=(1 + 4.4 * len(kinds), 4.4), layout='constrained')
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
       _curves(axes, table, cells, kind, [name for name in names if axis[name] == kind])
     return figure
   names = names or list(table.columns)[:1]
-  figure = Figure(figsize=(2.2 + 2.6 * len(names), 1.6 + 0.36 * len(table.rows)), layout='constrained')
-  panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+  rows, columns = -(-len(names) // PANELS), min(len(names), PANELS)
+  size = (2.2 + 2.6 * columns, rows * (1.6 + 0.36 * len(table.rows)))
+  figure = Figure(figsize=size, layout='constrained')
+  panels = figure.subplots(rows, columns, sharey=True, squeeze=False)
   heights = {row: len(table.rows) - index for index, row in enumerate(table.rows)}
-  for axes, name in zip(panels, names, strict=True):
-    _dots(axes, table, cells, name, heights)
-  panels[0].set_yticks(list(heights.values()), [pictures.plain(row) for row in heights])
-  panels[0].set_ylim(0.4, len(heights) + 0.6)
+  for axes, name in itertools.zip_longest(panels.flat, names):
+    if name is None:
+      axes.set_axis_off()
+    else:
+      _dots(axes, table, cells, name, heights)
+  panels[0, 0].set_yticks(list(heights.values()), [pictures.plain(row) for row in heights])
+  panels[0, 0].set_ylim(0.4, len(heights) + 0.6)
+  legends = [axes.get_legend_handles_labels() for axes in panels.flat]
+  labelled = {text: handle for handles, texts in legends for handle, text in zip(handles, texts, strict=True)}
+  figure.legend(
+    labelled.values(), labelled.keys(), loc='outside lower center', ncols=4, fontsize='small', frameon=False
+  )
   return figure
 
 
 def _dots(axes: Any, table: Table, cells: Cells, name: str, heights: Mapping[str, int]) -> None:
   """Plot one column, with each row at its height."""
-  published_axes = axes.twiny()
   for row, height in heights.items():
     if (cell := cells.get((row, name))) is not None:
       values = _runs(cell)
       axes.plot(values, np.full(len(values), height + 0.12), 'o', color=MEASURED, alpha=0.35, markersize=4)
       mean = intervals.summarise(cell, table.summary)
-      axes.plot(mean, height + 0.12, '|', color=MEASURED, markersize=14, markeredgewidth=2.5)
+      axes.plot(
+        mean, height + 0.12, '|', color=MEASURED, markersize=14, markeredgewidth=2.5, label='measured, and its runs'
+      )
     if (published := table.rows[row].published.get(name)) is not None:
-      colour = GREY if name in table.rows[row].unlike else PUBLISHED
-      published_axes.plot(published, height - 0.12, 'D', color=colour, markerfacecolor='none', markersize=5)
-  axes.set_xlabel(f'{pictures.plain(name)}, measured\n({_better(table.columns[name])})', color=MEASURED)
-  if any(name in row.published for row in table.rows.values()):
-    published_axes.set_xlabel('published', color=PUBLISHED)
-  else:
-    published_axes.set_xticks([])
+      is_alike = name not in table.rows[row].unlike
+      style = dict(color=PUBLISHED if is_alike else GREY, markerfacecolor='none', markersize=5, linestyle='none')
+      axes.plot(published, height - 0.12, 'D', label='published' if is_alike else 'published, not compared', **style)
+  _draw_levels(table, table.columns[name].trivial, axes.axvline)
+  axes.set_xlabel(f'{pictures.plain(name)}\n({_better(table.columns[name])})')
   axes.margins(x=0.15)
-  published_axes.margins(x=0.15)
   axes.grid(axis='y', alpha=0.25)
+
+
+def _draw_levels(table: Table, levels: Mapping[str, float], line: Callable[..., Any]) -> None:
+  """Draw baseline scores as grey lines, with the same dashes in all panels."""
+  names = list(dict.fromkeys(name for column in table.columns.values() for name in column.trivial))
+  for name, value in levels.items():
+    dashes = ('--', ':', '-.', (0, (8, 2)))[names.index(name) % 4]
+    line(value, color='#888888', linestyle=dashes, linewidth=1, label=pictures.label(name))
 
 
 def _curves(axes: Any, table: Table, cells: Cells, kind: str, names: Sequence[str]) -> None:
@@ -89,14 +108,14 @@ def _curves(axes: Any, table: Table, cells: Cells, kind: str, names: Sequence[st
     points.sort(key=lambda point: point[0])
     means = [intervals.summarise(cell, table.summary) for _, cell in points]
     label = pictures.label(name_of_row) if points else None
-    axes.plot([x for x, _ in points], means, '-', color=colour, label=label)
+    dashes = ('-', '--', '-.', ':')[index // len(pictures.COLOURS) % 4]
+    axes.plot([x for x, _ in points], means, dashes, color=colour, label=label)
     for x, cell in points:
       axes.plot(np.full(len(_runs(cell)), x), _runs(cell), 'o', color=colour, alpha=0.4, markersize=4)
     printed = sorted((along[name], value) for name, value in row.published.items() if name in along)
     if printed:
       axes.plot(*zip(*printed, strict=True), 'D', color=colour, markerfacecolor='none')
-  for index, (line, height) in enumerate(_levels(columns).items()):
-    axes.axhline(height, color='#888888', linestyle=('--', ':')[index % 2], linewidth=1, label=pictures.label(line))
+  _draw_levels(table, _levels(columns), axes.axhline)
   axes.set_xscale('log')
   ticks = sorted(set(along.values()))
   axes.set_xticks(ticks, [f'{x:,g}' if x < 1e6 else f'{x:g}' for x in ticks], minor=False)
@@ -104,7 +123,7 @@ def _curves(axes: Any, table: Table, cells: Cells, kind: str, names: Sequence[st
   axes.set_xlabel(pictures.plain(kind))
   axes.set_ylabel(f'measured ({_better(columns[names[0]])})')
   axes.grid(axis='y', alpha=0.25)
-  axes.legend(fontsize='small', frameon=False)
+  axes.legend(fontsize='small', frameon=False, loc='lower center', bbox_to_anchor=(0.5, 1.0), ncols=2)  # off the curves
 
 
 def _levels(columns: Mapping[str, Column]) -> dict[str, float]:

@@ -59,8 +59,21 @@ def test_two_columns_may_lie_at_one_number():
 def test_one_column_that_lies_along_nothing_makes_dots_of_all(tmp_path):
   columns = {**ALONG, 'other': Column(metric='test/accuracy')}
   cells = {**CELLS, ('pre-trained', 'other'): Measured(np.array([[1.0]]))}
-  assert len(picture._drawn(table(columns), cells).axes) == 2 * len(columns)  # each has an axis of published numbers
+  figure = picture._drawn(table(columns), cells)
+  assert len(figure.axes) == len(columns)
+  _, second, *_ = figure.axes  # published and measured have one scale, and baselines are lines
+  assert {line.get_label() for line in second.lines} >= {'published', 'one class', 'odd'}
   assert len(picture._drawn(table(columns), CELLS).axes) == 2  # without a result a column is not drawn
+
+
+def test_a_line_has_six_panels_and_a_legend_below():
+  columns = {f'c{place}': Column(metric='test/accuracy', trivial={'one class': 20.0}) for place in range(8)}
+  cells = {('pre-trained', name): Measured(np.array([[50.0, 54.0]])) for name in columns}
+  figure = picture._drawn(table(columns), cells)
+  tops = [axes.get_subplotspec().rowspan.start for axes in figure.axes]
+  assert tops == [0] * 6 + [1] * 6 and [axes.axison for axes in figure.axes].count(False) == 4
+  assert [text.get_text() for text in figure.legends[0].get_texts()] == ['measured, and its runs', 'one class']
+  assert not [axes.get_legend() for axes in figure.axes if axes.get_legend()]
 
 
 @pytest.mark.parametrize('cells', [CELLS, {}], ids=['some', 'none'])
