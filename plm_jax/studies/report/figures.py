@@ -67,7 +67,7 @@ def make(groups: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> dict[st
 
 
 def _pace(run: Run) -> dict[str, float]:
-  """Compute the mean tokens and seconds of a step, where they are known."""
+  """Compute the mean tokens and seconds of a step, if known."""
   totals = {key: html_parts.number(run.result.get(key)).key or 0 for key in ('tokens', 'seconds')}
   return {key: float(f'{value / run.step:.6g}') for key, value in totals.items() if 0 < value < LARGEST and run.step}
 

@@ -21,6 +21,7 @@ from plm_jax.runs import history
 from plm_jax.studies.tables.file import BEFORE, BEST, Column, Row, Table
 
 DIGITS = 12  # of a digest in names
+NOT_STATED = (*history.ON_ITS_WAY, 'save_minutes')  # keys that make no other run
 
 
 class Run(NamedTuple):
@@ -235,7 +236,7 @@ def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
       return {key: plain(inner) for key, inner in value.items() if inner is not None}
     return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
-  return plain({key: value for key, value in settings.items() if key not in history.ON_ITS_WAY})
+  return plain({key: value for key, value in settings.items() if key not in NOT_STATED})
 
 
 def needed(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> list[Run]:
