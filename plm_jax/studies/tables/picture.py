@@ -91,7 +91,7 @@ def _dots(axes: Any, table: Table, cells: Cells, name: str, heights: Mapping[str
 
 
 def _draw_levels(table: Table, levels: Mapping[str, float], line: Callable[..., Any]) -> None:
-  """Draw baseline scores as lines, dashed alike in all panels."""
+  """Draw baseline scores as lines, with fixed dashes in all panels."""
   names = list(dict.fromkeys(name for column in table.columns.values() for name in column.trivial))
   for name, value in levels.items():
     dashes = ('--', ':', '-.', (0, (8, 2)))[names.index(name) % 4]
