@@ -28,6 +28,8 @@ KINDS = ('*.safetensors', '*.bin', '*.msgpack', '*.hdf5', '*.pth', 'SHA256SUMS')
 TFDS = 'tfds:'
 BUILD = 'python -m tensorflow_datasets.scripts.cli.main build {} --file_format=array_record'
 SAME, DIFFERS = 'same', 'differs'
+# path, split, whether a missing set is made -> what is missing, number of examples
+Known = dict[tuple[str, str, bool], tuple[str, int]]
 
 
 def found(table: Table, places: Places, *, head: str) -> Table:
@@ -43,13 +45,13 @@ def found(table: Table, places: Places, *, head: str) -> Table:
   if not files.is_folder(root):
     raise ConfigError(f'--weights={root}: there is no such folder. Name the folder that holds those of {head}.')
   present = {name: _with_weights(name, row, root) for name, row in table.rows.items()}
-  known: dict[tuple[str, str], tuple[str, int]] = {}  # path and split -> what is missing, number of examples
+  known: Known = {}
   rows: dict[str, Row] = {}
   for name, row in present.items():
     without, unlike = dict(row.without), dict(row.unlike)
     for column_name, by_seed in _of_row(table, name, row, places).items():
       column = table.columns[column_name]
-      missing, count = _data(by_seed[0][0], column, places, known)
+      missing, count = _data(by_seed[0][0], column, places, known, makes=places.makes and not row.empty)
       limit = ', '.join(map(str, row.limits.get(column_name, {}).values()))
       part = f'{errors.shown(limit)} is read' if limit else f'{count:,} of {column.whole:,} examples are here'
       if missing:
@@ -106,7 +108,7 @@ def sha256(place: Path) -> str:
   return sums[0] if len(sums) == 1 else hashlib.sha256('\n'.join(sums).encode()).hexdigest() if sums else ''
 
 
-def _data(run: Run, column: Column, places: Places, known: dict[tuple[str, str], tuple[str, int]]) -> tuple[str, int]:
+def _data(run: Run, column: Column, places: Places, known: Known, *, makes: bool) -> tuple[str, int]:
   """Return what a run lacks, and its number of examples."""
   skipped = {f'eval.{name}.data' for name in from_data.left_out(run.settings)} | ({'data'} if run.evaluates else set())
   counted = {'data', f'eval.{column.metric.partition("/")[0]}.data'} - skipped
@@ -115,12 +117,12 @@ def _data(run: Run, column: Column, places: Places, known: dict[tuple[str, str],
     path, split = block.get('path'), block.get('split') or 'train'
     if path is None or key in skipped:
       continue
-    if (path, split) not in known:
+    if (path, split, makes) not in known:
       fetch = column.fetch.format(data=places.data or 'runs/data')
       if path.startswith(TFDS) and not fetch:
         fetch = BUILD.format(path.removeprefix(TFDS))
-      known[path, split] = _open(path, split, fetch, makes=places.makes)
-    missing, count = known[path, split]
+      known[path, split, makes] = _open(path, split, fetch, makes=makes)
+    missing, count = known[path, split, makes]
     if missing:
       return missing, 0
     total += count * (key in counted)
