@@ -22,7 +22,7 @@ set -euo pipefail
 
 root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"
 venv=$root/.venv-beam
-runner=DirectRunner
+runner=DirectRunner module=''
 given=()
 
 say() { printf '[corpus] %s\n' "$*" >&2; }
@@ -48,13 +48,22 @@ while [[ $# -gt 0 && $1 != -- ]]; do
     --runner=DirectRunner | --runner=DataflowRunner | --runner=SparkRunner | --runner=FlinkRunner) runner=${1#*=} ;;
     --runner=*) fail "$1: expected DirectRunner, DataflowRunner, SparkRunner or FlinkRunner" ;;
     --venv=?*) venv=${1#*=} ;;
-    --data_dir=?* | --module=?* | --any_size) given+=("$1") ;;
+    --data_dir=?* | --any_size) given+=("$1") ;;
+    --module=*.py)
+      module=${1#*=}
+      [[ -f $module ]] || fail "$1: there is no such file"
+      folder="$(cd -- "$(dirname -- "$module")" && pwd -P)"  # processes of Beam find it there too
+      export PYTHONPATH=$folder${PYTHONPATH:+:$PYTHONPATH}
+      module="$(basename -- "$module" .py)"
+      ;;
+    --module=?*) module=${1#*=} ;;
     --workers=*) [[ $1 =~ ^--workers=[1-9][0-9]*$ ]] && given+=("$1") || fail "$1: expected a whole number of 1 or more" ;;
     *) fail "there is no flag $1. --help lists the flags; those of the Beam runner come after --" ;;
   esac
   shift
 done
 [[ $# -eq 0 ]] || shift
+[[ $module =~ ^([A-Za-z_][A-Za-z0-9_.]*)?$ ]] || fail "--module=$module is no name of a module"
 
 # Creates the environment, or installs what changed in its list or is missing: install [PACKAGE ...]
 install() {
@@ -92,12 +101,20 @@ package_of() {
 
 install
 case $runner in DataflowRunner) "$venv/bin/python" -c 'import apache_beam.io.gcp.gcsio, gcsfs' 2>/dev/null || install 'apache-beam[gcp]' gcsfs ;; esac
+program="import sys
+sys.path.append('$root/launch')
+import corpus_tfds
+def own():
+  import ${module:-tensorflow_datasets} as found
+  return ${module:+found or }corpus_tfds.stock()
+sys.exit(corpus_tfds.main(own))
+"
 missing="$(mktemp)"
 trap 'rm -f -- "$missing"' EXIT
 for _ in 1 2 3 4 5 6; do
   code=0
   : >"$missing"
-  "$venv/bin/python" "$root/launch/corpus_tfds.py" "$name" ${given[@]+"${given[@]}"} --runner="$runner" --missing="$missing" \
+  "$venv/bin/python" -c "$program" "$name" ${given[@]+"${given[@]}"} --runner="$runner" --missing="$missing" \
     -- "$@" </dev/null || code=$?
   [[ -s $missing ]] || exit "$code"
   package="$(package_of "$(cat "$missing")")"

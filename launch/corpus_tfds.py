@@ -3,22 +3,23 @@
 import argparse
 import contextlib
 import difflib
-import importlib
 import multiprocessing
 import os
 import pathlib
 import shutil
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 
-def main() -> int:
+def main(imported: Callable[[], Any]) -> int:
+  """Make a set; `imported` returns the module of its builder."""
   parser = argparse.ArgumentParser()
   parser.add_argument('name')
   parser.add_argument('--data_dir', default=os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets')
   parser.add_argument('--runner')
   parser.add_argument('--workers', type=int, default=multiprocessing.cpu_count())
-  parser.add_argument('--module')
   parser.add_argument('--any_size', action='store_true')
   parser.add_argument('--missing', type=pathlib.Path, help='file for the name of a missing module')
   own, runner_flags = sys.argv[1:], []
@@ -26,7 +27,7 @@ def main() -> int:
     own, runner_flags = own[: own.index('--')], own[own.index('--') + 1 :]
   flags = parser.parse_args(own)
   try:
-    return make(flags, runner_flags)
+    return make(flags, runner_flags, imported())
   except ImportError as error:
     module = missing_module(error)
     if module is None:
@@ -49,19 +50,16 @@ def missing_module(error: BaseException | None) -> str | None:
   return None
 
 
-def make(flags: argparse.Namespace, runner_flags: list[str]) -> int:
+def make(flags: argparse.Namespace, runner_flags: list[str], where: Any) -> int:
   import tensorflow_datasets as tfds
 
-  where = import_module(flags.module) if flags.module else stock()
-  if where is None:
-    return wrong(f'--module={flags.module}: there is no such file')
   data_dir = flags.data_dir if '://' in flags.data_dir else str(pathlib.Path(flags.data_dir).expanduser().resolve())
   bare, _, chosen = flags.name.partition('/')
-  own = [one for one in vars(where).values() if isinstance(one, type) and issubclass(one, tfds.core.DatasetBuilder)]
-  own = [one for one in own if one.name == bare]
+  found = [one for one in vars(where).values() if isinstance(one, type) and issubclass(one, tfds.core.DatasetBuilder)]
+  found = [one for one in found if one.name == bare]
   try:
-    if own:
-      builder = own[-1](config=chosen or None, data_dir=data_dir, file_format='array_record')
+    if found:
+      builder = found[-1](config=chosen or None, data_dir=data_dir, file_format='array_record')
     else:
       builder = tfds.builder(flags.name, data_dir=data_dir, file_format='array_record')
   except tfds.core.DatasetNotFoundError:
@@ -70,7 +68,7 @@ def make(flags: argparse.Namespace, runner_flags: list[str]) -> int:
     hint = f' Did you mean {near[0]}?' if near else ''
     return wrong(f'TensorFlow Datasets has no {bare}.{hint} A builder of yours: --module=FILE.py')
   except ValueError as error:
-    known = ', '.join((own[-1] if own else tfds.builder_cls(bare)).builder_configs) or 'none'
+    known = ', '.join((found[-1] if found else tfds.builder_cls(bare)).builder_configs) or 'none'
     return wrong(f'{str(error).strip().splitlines()[0][:100]} Configs of {bare}: {known[:100]}')
   folder = str(builder.data_path)
   if builder.is_prepared():
@@ -91,23 +89,13 @@ def make(flags: argparse.Namespace, runner_flags: list[str]) -> int:
 
 def stock():
   """Import the folders of TFDS with texts, which registers their sets."""
-  import tensorflow_datasets as tfds
+  import tensorflow_datasets.question_answering
+  import tensorflow_datasets.summarization
+  import tensorflow_datasets.text
+  import tensorflow_datasets.text_simplification
+  import tensorflow_datasets.translate
 
-  for folder in ('question_answering', 'summarization', 'text', 'text_simplification', 'translate'):
-    importlib.import_module(f'tensorflow_datasets.{folder}')
-  return tfds
-
-
-def import_module(named: str):
-  """Import a module, or a file, None without it; processes of Beam find it by PYTHONPATH."""
-  if named.endswith('.py'):
-    file = pathlib.Path(named).resolve()
-    if not file.is_file():
-      return None
-    sys.path.insert(0, str(file.parent))
-    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(file.parent), os.environ.get('PYTHONPATH')]))
-    named = file.stem
-  return importlib.import_module(named)
+  return tensorflow_datasets
 
 
 def fits(builder, data_dir: str) -> bool:
@@ -151,7 +139,3 @@ def say(text: str) -> None:
 def wrong(text: str) -> int:
   say(text)
   return 2
-
-
-if __name__ == '__main__':
-  sys.exit(main())
