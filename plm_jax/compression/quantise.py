@@ -8,14 +8,13 @@ No weight differs from its 8-bit value by more than half a scale. A channel is a
 table: an index of the axes along which the scale does not have size 1.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.core.param_paths import SCALE
 from plm_jax.core.types import Array
 
 LARGEST = 127  # -128 is not used, so that numbers are symmetric
@@ -80,8 +79,3 @@ def errors(weights: np.ndarray, numbers: np.ndarray, scale: np.ndarray) -> dict[
   units = np.abs(difference) / np.where(scale > 0, scale / 2, 1)
   norm = float(np.linalg.norm(weights))
   return {'largest': float(units.max()), 'relative': float(np.linalg.norm(difference)) / norm if norm else 0.0}
-
-
-def is_quantised(leaves: Mapping[str, Any]) -> bool:
-  """Check whether any leaf has a scale."""
-  return any(f'{path}{SCALE}' in leaves for path in leaves)

@@ -283,7 +283,6 @@ _checked: dict[tuple[Any, ...], Examples] = {}
 
 
 def _read(records: Records, kind: str, settings: ExampleSettings) -> Examples:
-  """Return the examples; `look` may have read them already."""
   if settings.separator is not None and kind != 'multilabel':
     raise ValueError(f"separator={settings.separator!r} is for kind='multilabel', not {kind!r}: remove it")
   if kind != 'words' and (settings.scheme or settings.words == 'script'):

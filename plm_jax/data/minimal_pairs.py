@@ -196,7 +196,6 @@ def _tokenised(
 
 
 def _sequences(pair: list[np.ndarray], words: list[list[int | None]] | None, sentences: Sentences) -> Copies:
-  """Return the different sequences of a pair."""
   sides = []
   for side, ids in enumerate(pair):
     inner = np.arange(len(sentences.before), len(ids) - len(sentences.after))

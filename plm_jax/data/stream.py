@@ -194,8 +194,6 @@ def _starts_of(corpus: Corpus, vocab: Vocab, tokens: store.Tokens) -> Callable[[
 
 
 def _check(rule: str, starts_of: Callable[[str], np.ndarray], tokens: store.Tokens, *, so: str, where: str) -> None:
-  """Warn if most documents are a single sentence."""
-
   def single(rule: str) -> tuple[int, int]:
     sizes = np.diff(boundaries.documents(starts_of(rule), tokens.offsets))
     return int((sizes == 1).sum()), len(sizes)
@@ -313,7 +311,6 @@ def _sentence_ids(
 def _plan(
   tokens: store.Tokens, frame: Frame, *, length: int, stride: int | None, starts: np.ndarray | None
 ) -> packing.Plan | packing.Joined:
-  """Plan which tokens, or whole sentences of `starts`, form which sequence."""
   room = {'length': length, 'before': len(frame.before), 'after': len(frame.after)}
   if starts is None or frame.layout.whole is None:
     return frame.layout.plan(tokens.offsets, **room, **({'stride': stride} if stride else {}))

@@ -235,7 +235,6 @@ def first_that_holds(
 
 
 def _form(form: Mapping[str, Any], *, keep_unlabelled: bool) -> Form:
-  """Build the form; with `keep_unlabelled`, also for rows without answers."""
   built = build.make('data.rows.forms', form)
   return written.without_answers(built) if keep_unlabelled else built
 

@@ -181,7 +181,6 @@ def _is_whole(target: Path, recorded: dict[str, Any]) -> bool:
 
 
 def _read(record: Path) -> dict[str, Any]:
-  """Read the record of a copy; empty if missing or damaged."""
   try:
     content = files.read_json(record, default={})
   except ValueError:

@@ -7,14 +7,12 @@ difference. `max_bytes` bounds a row.
 
 import array
 import dataclasses
-import gzip
 import hashlib
 import io
 import logging
 import os
 import shlex
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -48,31 +46,28 @@ class _Unzipped(io.RawIOBase):
   """The unzipped bytes of a file, read in order. Going back starts the file again."""
 
   def __init__(self, path: Path):
-    self._path, self._here = path, 0
-    self._file, self._unzip = self._begin()
+    self._path = path
+    self._begin()
 
-  def _begin(self) -> tuple[BinaryIO, Any]:
-    file = files.open(self._path, 'rb')
-    if self._path.name.endswith(ZIPPED):
-      return file, gzip.GzipFile(fileobj=file)
+  def _begin(self) -> None:
     import pyarrow
 
-    return file, pyarrow.CompressedInputStream(file, 'zstd')
+    self._here, self._file = 0, files.open(self._path, 'rb')
+    self._kind = 'gzip' if self._path.name.endswith(ZIPPED) else 'zstd'
+    self._unzip = pyarrow.CompressedInputStream(self._file, self._kind)
 
   def readable(self) -> bool:
     return True
 
-  def seekable(self) -> bool:
-    return True
+  seekable = readable
 
   def readinto(self, buffer: Any) -> int:
     try:
       content = self._unzip.read(len(buffer))
-    except (OSError, EOFError, zlib.error) as error:
-      if isinstance(error, OSError) and error.errno:  # of the disk or the store
+    except OSError as error:
+      if error.errno:  # of the disk or the store
         raise
-      kind = 'gzip' if self._path.name.endswith(ZIPPED) else 'zstd'
-      raise ValueError(f'{self._path} is not a complete {kind} file: {error}') from error
+      raise ValueError(f'{self._path} is not a complete {self._kind} file: {error}') from error
     buffer[: len(content)] = content
     self._here += len(content)
     return len(content)
@@ -80,12 +75,11 @@ class _Unzipped(io.RawIOBase):
   def seek(self, offset: int, whence: int = 0) -> int:
     if whence == 2:
       raise io.UnsupportedOperation('unzip it first')
-    target = offset + (self._here if whence else 0)
+    target = offset + self._here * whence
     if target < self._here:
       self._file.close()
-      self._here, (self._file, self._unzip) = 0, self._begin()
-    skipped = bytearray(_PIECE)
-    while self._here < target and self.readinto(memoryview(skipped)[: target - self._here]):
+      self._begin()
+    while self._here < target and self.readinto(memoryview(bytearray(min(_PIECE, target - self._here)))):
       pass
     return self._here
 
@@ -112,17 +106,16 @@ class File:
     """
     if not files.is_file(path):
       raise ValueError(f'{path} is not a file but a folder, a pipe, a device or a broken link')
-    away = files.is_address(path)
-    file = cls(path, max_bytes=max_bytes, in_order=away or path.name.endswith(COMPRESSED))
+    zipped, away = path.name.endswith(COMPRESSED), files.is_address(path)
+    file = cls(path, max_bytes=max_bytes, in_order=zipped or away)
+    most = max_bytes if whole else _HELD
     with file.stream() as stream:
-      files.check_narrow(content := stream.read(64), path)
-      if path.name.endswith(COMPRESSED) and not away:
-        content += stream.read((max_bytes if whole else _HELD) + 1 - len(content))
-    if not path.name.endswith(COMPRESSED) or away or (not whole and len(content) > _HELD):
-      return file
-    if len(content) > max_bytes and whole:
+      content = stream.read(64)
+      files.check_narrow(content, path)
+      content += stream.read(most + 1 - len(content)) if zipped and not away else b''
+    if whole and len(content) > most:
       raise ValueError(f'{path} holds more than {max_bytes:,} bytes: unzip it or raise data.max_bytes')
-    return cls(path, content, max_bytes=max_bytes)
+    return cls(path, content, max_bytes=max_bytes) if zipped and not away and len(content) <= most else file
 
   @property
   def suffix(self) -> str:

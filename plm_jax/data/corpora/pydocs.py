@@ -216,7 +216,6 @@ def _silent_tfds() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress(title: str, *, quiet: bool) -> Iterator[Any]:
-  """Yield a function of (done, total) that shows a bar."""
   import rich.console
   import rich.progress
 

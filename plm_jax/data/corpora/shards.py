@@ -22,7 +22,7 @@ from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 
-SPLITS = ('train', 'validation', 'valid', 'val', 'dev', 'test')
+_SPLITS = ('train', 'validation', 'valid', 'val', 'dev', 'test')
 _SHARD = re.compile(r'(?P<rest>.*?)[-._]?(?P<index>\d+)[-_]of[-_](?P<count>\d+)(-\w+)?')
 _WILD = re.compile(r'[*?[]')
 _AT_ONCE = 8  # files that are counted at the same time
@@ -49,42 +49,40 @@ def split_of(stem: str, *, pattern: bool) -> str:
   match = _SHARD.fullmatch(stem)
   rest = match['rest'] if match else stem
   word = re.split('[-._ ]', rest)[-1]
-  named = word if (match or pattern) and word in SPLITS else None
-  return named or ('train' if pattern else rest or 'train')
+  if (match or pattern) and word in _SPLITS:
+    return word
+  return 'train' if pattern else rest or 'train'
 
 
 class Shards(Sequence[local.Row]):
   """Rows of several files in order. One file is open at a time."""
 
   def __init__(self, shards: Sequence[Path], counts: Sequence[int], open_shard: Callable[[Path], Opened]):
-    self._shards, self._open_shard = shards, open_shard
-    self._ends = np.cumsum(counts)
-    self._last: tuple[int, Sequence[Any]] | None = None
+    self._shards, self._open_shard, self._ends = shards, open_shard, np.cumsum(counts)
+    self._last: tuple[int, Sequence[Any]] = -1, ()
 
   def __len__(self) -> int:
     return int(self._ends[-1])
 
   def __getstate__(self) -> dict[str, Any]:
-    return {**self.__dict__, '_last': None}
+    return {**self.__dict__, '_last': (-1, ())}
 
   def __getitem__(self, index: int) -> local.Row:  # type: ignore[override]  # no slices
-    rows, own = self._find(index)
+    _, rows, own = self._find(index)
     return rows[own]
 
   def place(self, index: int) -> str:
     """Return file and line of a row, for messages."""
-    rows, own = self._find(index)
-    locate = getattr(rows, 'place', None)
-    return str(self._shards[self._shard(index)]) if locate is None else locate(own)
+    shard, rows, own = self._find(index)
+    locate = getattr(rows, 'place', lambda _: str(self._shards[shard]))
+    return locate(own)
 
-  def _shard(self, index: int) -> int:
-    return int(np.searchsorted(self._ends, index, side='right'))
-
-  def _find(self, index: int) -> tuple[Sequence[Any], int]:
-    shard, last = self._shard(index), self._last
-    if last is None or last[0] != shard:
-      self._last = last = shard, self._open_shard(self._shards[shard]).rows
-    return last[1], index - int(self._ends[shard - 1] if shard else 0)
+  def _find(self, index: int) -> tuple[int, Sequence[Any], int]:
+    shard, (last, rows) = int(np.searchsorted(self._ends, index, side='right')), self._last
+    if last != shard:
+      rows = self._open_shard(self._shards[shard]).rows
+      self._last = shard, rows
+    return shard, rows, index - int(self._ends[shard - 1] if shard else 0)
 
 
 def opened(shards: Sequence[Path], open_shard: Callable[[Path], Opened], *, cache: str, form: str, path: str) -> Opened:

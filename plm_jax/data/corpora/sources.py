@@ -111,7 +111,6 @@ def _naming(path: str, split: str, **settings: Any) -> Records:
 
 
 def _first_fields(rows: Sequence[Mapping[str, Any]], chosen: Sequence[int]) -> tuple[str, ...]:
-  """Return the fields of the first readable row, or raise ValueError."""
   first_error = None
   for index in chosen[:_TRIED]:
     try:

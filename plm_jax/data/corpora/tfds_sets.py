@@ -202,7 +202,6 @@ def _opened(builder: tfds.core.DatasetBuilder, split: str, *, path: str) -> Open
 
 
 def _digest(builder: tfds.core.DatasetBuilder, split: str) -> str:
-  """Compute a split's digest from rows, or from the set's description."""
   digests = (builder.info.metadata or {}).get('digests', {})
   if split in digests:
     return digests[split]

@@ -64,7 +64,6 @@ def by_text(tokens: store.Tokens, texts: store.Texts, *, vocab: Vocab, name: str
 def _tokens_at(
   tokens: store.Tokens, texts: store.Texts, index: int, *, vocab: Vocab, starts: Callable[[str], list[int]]
 ) -> np.ndarray:
-  """Find the tokens at which the sentences of a document start."""
   text, (low, high) = texts[index], tokens.offsets[index : index + 2]
   found = list(starts(text))
   if not all(isinstance(cut, int) for cut in found):

@@ -52,7 +52,6 @@ def _read(path: Path) -> dict[str, np.ndarray] | None:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-  """Read small arrays, and map large ones."""
   arrays = {}
   with files.open(path, 'rb') as file:
     for info in zipfile.ZipFile(file).infolist():

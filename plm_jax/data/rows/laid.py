@@ -68,7 +68,6 @@ class Laid(NamedTuple):
   def _assemble(
     self, prefix: str, ids: 'packing.Ids', chosen: np.ndarray, width: int, **settings: Any
   ) -> tuple[np.ndarray, ...]:
-    """Assemble all sequences of examples (`packing.assemble`)."""
     kept = self.windows or 1 if width == self.length else 1
     sequence = chosen[:, None] * self.sequences + np.arange(self.sequences)  # [b, sequences]
     each = (sequence[..., None] * (self.windows or 1) + np.arange(kept)).ravel()

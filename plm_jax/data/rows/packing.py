@@ -60,7 +60,6 @@ class Joined(NamedTuple):
     return range(min(total, -(-max(total - self.length, 0) // self.stride) + 1) + 1)
 
   def _joined(self, document: Any) -> Any:
-    """Return where documents start in the joined text."""
     starts = self.offsets[document] - self.offsets[0] + (self.before + self.after) * document
     last = (document == len(self.offsets) - 1) & self.framed & (document > 0)
     return starts - self.after * last
@@ -305,7 +304,6 @@ def _follow(following: np.ndarray) -> np.ndarray:
 
 
 def _nonempty(offsets: np.ndarray) -> np.ndarray:
-  """Return the offsets without those of empty documents."""
   pieces = (offsets[start : start + _AT_ONCE + 1] for start in range(0, len(offsets) - 1, _AT_ONCE))
   if all((np.diff(piece) > 0).all() for piece in pieces):
     return offsets

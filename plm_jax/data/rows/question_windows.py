@@ -106,7 +106,6 @@ def lay_out(
 
 
 def _windows(texts: Texts, question: np.ndarray, style: Any, *, side: int) -> Windows:
-  """Cut all texts into windows, after questions of int64[rows] tokens."""
   each = 1 + -(-np.maximum(texts.sizes - texts.room, 0) // texts.step)  # [rows]
   row = np.repeat(np.arange(len(each)), each)
   index = np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each)

@@ -178,7 +178,6 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
 
 
 def _check_room(folder: Path, needed: int, *, cache: str) -> None:
-  """Raise ConfigError unless the tokens fit on the disk."""
   there, free = sum(files.sizes_below(folder).values()) if files.is_folder(folder) else 0, files.free_bytes(cache)
   if needed and free is not None:
     log.log(logging.INFO if needed > 1e8 else logging.DEBUG, '%s: the tokens need about %.2f GB, %.2f GB are free',
@@ -262,7 +261,6 @@ def _intact_blocks(folder: Path, vocab: Vocab) -> list[Block]:
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-  """Open the tokens and the lengths of a store."""
   with files.open(folder / 'tokens.bin', 'rb') as tokens, files.open(folder / 'lengths.bin', 'rb') as lengths:
     yield tokens, lengths
 
@@ -333,11 +331,8 @@ def _read_manifest(folder: Path, *, documents: int) -> tuple[bool, list[Block]]:
     manifest = files.parse_json(text)
     blocks = _checked(manifest['blocks'])
     listed = f'[{text[text.find("[") : text.rfind("]") + 1]}]'  # as `digest_of` writes the blocks, unless edited
-    if (
-      'sha256' in manifest
-      and manifest['sha256'] != _sha256(listed.encode())
-      and manifest['sha256'] != digest_of(blocks)
-    ):
+    known = manifest.get('sha256')
+    if known is not None and known != _sha256(listed.encode()) and known != digest_of(blocks):
       raise ValueError('another sha256')
     if _extent(blocks)[0] != documents:
       raise ValueError(f'not of {documents} documents')

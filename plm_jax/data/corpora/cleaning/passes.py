@@ -132,7 +132,6 @@ def _report(folder: Path, request: Mapping[str, Any], names: tuple[str, ...]) ->
 
 
 def _seal_of(report: Mapping[str, Any]) -> str:
-  """Compute the checksum of a report without its own."""
   of_files = {name: digest for name, digest in report['sha256'].items() if name != REPORT}
   return checksums.digest_of_plain({**report, 'sha256': of_files})
 
@@ -191,7 +190,6 @@ def _agree(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None
 
 
 def _flag(key: str, value: Any) -> str:
-  """Format a part of a request as in a command line."""
   flag = {'command': 'command', 'source': 'SOURCE'}.get(key, f'--{key}')
   if value in (None, []):
     return f'without {flag}'

@@ -81,7 +81,6 @@ def _check_size(size: int, file: local.File) -> None:
 
 
 def _group_of(table: Any, index: int, about: Fields, stream: BinaryIO, file: local.File) -> Any:
-  """Read a row group of at most `max_bytes`."""
   from pyarrow import Table
   from pyarrow.parquet import ParquetFile
 

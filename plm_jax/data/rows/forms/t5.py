@@ -95,7 +95,6 @@ def _record(row: Row) -> Row:
 
 
 def _squad(row: Row) -> Row:
-  """Put spaces around the punctuation of SQuAD."""
   texts = {name: spaced(written.text_of(row, name)) for name in ('question', 'context')}
   return {**row, **texts, 'answers': {'text': [spaced(text) for text in written.known_texts(row, 'answers.text')]}}
 
@@ -125,7 +124,6 @@ def _wsc_marked(row: Row) -> Row:
 
 
 def _marked(text: str, span: str, index: int, mark: str) -> str:
-  """Put a mark before and after a span at word `index`."""
   pattern = rf'^((?:\S+\s){{{index}}})({re.escape(span)})'
   return re.sub(pattern, lambda match: f'{match[1]}{mark} {match[2]} {mark}', text)
 

@@ -138,7 +138,6 @@ def _examples(
 
 
 def _pattern(field: str, records: Records) -> Pattern:
-  """Parse a field into texts and names; raise ValueError for unknown names."""
   # '{sent2} {ending0|ending1}'  ->  ('', ('sent2',), ' ', ('ending0', 'ending1'), '')
   braced = field if '{' in field and field not in records.fields else f'{{{field}}}'
   parts = _NAMES.split(braced)
