@@ -183,7 +183,14 @@ def _tree(file: pathlib.Path) -> ast.Module:
 
 
 def _definitions(file: pathlib.Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
-  return {node.name: node for node in _tree(file).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+  """Return functions and classes; `models.base.maker` has a trunk's `make`."""
+  body = _tree(file).body
+  own = {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+  calls = [node.value.func for node in body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+  if 'maker' in map(ast.unparse, calls):
+    inside = _definitions(ROOT / 'models' / 'base.py')['maker'].body
+    own |= {node.name: node for node in inside if isinstance(node, ast.FunctionDef)}
+  return own
 
 
 class _Import(NamedTuple):

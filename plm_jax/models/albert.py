@@ -24,7 +24,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import OneStack, Overrides, check_choices, check_multiple
+from plm_jax.models.base import OneStack, check_choices, check_multiple, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,11 +216,6 @@ class Albert(OneStack):
     return jnp.tanh(self.pooler(hidden[:, 0]))
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Albert:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Albert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 _BASE = Config()
 _LARGE = Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
 _XLARGE = Config(hidden_dim=2048, num_layers=24, num_heads=16, mlp_dim=8192)
@@ -238,6 +233,7 @@ CONFIGS: Mapping[str, Config] = {
   'albert-xxlarge-v2': _XXLARGE,
   'tiny': Config(embed_dim=64, hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
 }
+make = maker(Albert, CONFIGS)
 
 _HEADS = 'the rule d/64 of the paper gives 32 heads; the count is the same'
 

@@ -17,14 +17,14 @@ import jax.numpy as jnp
 
 from plm_jax.core.keywords import Count, Depth, Epsilon, PartRate, Rate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.core.types import Array, Paper, Published, PyTree
 from plm_jax.layers import cache as caches
 from plm_jax.layers.cache import Cache
 from plm_jax.layers.dropout import Dropout, LockedDropout
 from plm_jax.layers.linear import OutputBias, uniform
 from plm_jax.layers.lstm import DroppedLstm, State, begins
 from plm_jax.layers.mlp import Activation
-from plm_jax.models.base import Base, Overrides, check_choices
+from plm_jax.models.base import Base, check_choices, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,16 +104,10 @@ class AwdLstm(Base):
   def read(
     self, x: Array, carry: PyTree, *, fresh: Array, passed: Array | None = None, train: bool = False
   ) -> tuple[dict[str, State], Array]:
-    """Run all layers.
+    """Run all layers; return final states and last outputs [b, l, d].
 
-    Args:
-      x: [b, l, d], embeddings.
-      carry: state of each layer before the first token.
-      fresh: bool[b, l], tokens before which the states are reset to zero.
-      passed: bool[b, l], tokens that do not change the states; None for none.
-
-    Returns:
-      The final states, in the form of `carry`, and the outputs of the last layer [b, l, d].
+    `x` [b, l, d] are embeddings. States are reset to zero before the tokens `fresh` bool[b, l], and not changed by
+    those of `passed` bool[b, l].
     """
     after = {}
     for index, layer in enumerate(self.lstm):
@@ -185,12 +179,8 @@ class AwdLstm(Base):
     return self.attend(x.reshape(batch_size, new, -1)), longer
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> AwdLstm:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return AwdLstm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 CONFIGS: Mapping[str, Config] = {'ulmfit': Config(), 'tiny': Config(hidden_dim=128, mlp_dim=256)}
+make = maker(AwdLstm, CONFIGS)
 
 PUBLISHED: Mapping[str, Published] = {
   'ulmfit': Published(

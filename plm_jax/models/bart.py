@@ -28,7 +28,7 @@ from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.multihead import Encoded, MultiHead
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Context, CrossBlock, Overrides, StepContext, TwoStacks, check_choices, check_multiple
+from plm_jax.models.base import Context, CrossBlock, StepContext, TwoStacks, check_choices, check_multiple, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,11 +198,6 @@ class Bart(TwoStacks):
     return {f'{side}/position_embed': range(first, last) for side in ('encoder', 'decoder')}
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Bart:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Bart(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 _LARGE = Config(hidden_dim=1024, num_layers=12, num_heads=16, mlp_dim=4096)
 _MBART = dataclasses.replace(_LARGE, norm_placement='pre', scale_embedding=True)
 
@@ -214,6 +209,7 @@ CONFIGS: Mapping[str, Config] = {
   'mbart-large-50': _MBART,
   'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
 }
+make = maker(Bart, CONFIGS)
 
 PUBLISHED: Mapping[str, Published] = {
   'bart-base': Published(

@@ -6,8 +6,8 @@ overrides what differs. `OneStack`, `Rotary`, `Neighbours`, `WordVectors` and `T
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, get_origin
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_origin
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ TWO_STACKS = (
   'decoder_positions',
 )
 
-Overrides = Mapping[str, Any] | None  # fields of `Config` that replace those of a variant
+Made = TypeVar('Made')
 
 
 class Base(nn.Module):
@@ -79,10 +79,7 @@ class Base(nn.Module):
     return HeadStyle(activation, epsilon, getattr(c, 'init_std', 0.02))
 
   def attend(self, features: Array) -> Array:
-    """Compute vocabulary logits f32[..., v] of features [..., e].
-
-    The matrix is the tied token table or a separate output matrix.
-    """
+    """Compute logits f32[..., v] of features [..., e] by `output_table`."""
     return self.output_table.attend(features)
 
   @property
@@ -350,11 +347,8 @@ class CrossBlock(nn.Module):
     return self._after(self.mlp_norm, x + y), {'keys': keys, 'values': values}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Compute keys and values of the encoder's states for cross-attention.
-
-    [b, m, d] -> [b h, k, m] and [b h, m, k].
-    """
-    key, value = self.cross.project(x)
+    """Compute keys and values of the encoder's states for cross-attention."""
+    key, value = self.cross.project(x)  # [b, m, d] -> [b h, k, m] and [b h, m, k]
     return x, caches.in_order(key, value)
 
 
@@ -435,6 +429,18 @@ class TwoStacks(Base):
     x = self.token_embed(tokens)
     hidden, cache = self.decoder.decode(x, cache, segment_ids=segment_ids, positions=positions)
     return self.attend(hidden), cache
+
+
+def maker(trunk: Callable[[Any, int, Execution], Made], configs: Mapping[str, Any]) -> Callable[..., Made]:
+  """Return the `make` of a trunk's file; `config.signatures` reads its keywords here."""
+
+  def make(
+    *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
+  ) -> Made:
+    """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
+    return trunk(dataclasses.replace(configs[variant], **(overrides or {})), vocab_size, execution)
+
+  return make
 
 
 def check_choices(config: Any) -> None:

@@ -27,7 +27,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import OneStack, Overrides, check_choices, check_multiple
+from plm_jax.models.base import OneStack, check_choices, check_multiple, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,11 +235,6 @@ class Bert(OneStack):
     return jnp.tanh(self.pooler(hidden[:, 0])) if self.config.pooler == 'tanh' else hidden[:, 0]
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Bert:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Bert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 _ROBERTA = Config(num_types=0, position_offset=2, activation='gelu_erf', norm_epsilon=1e-5)
 _LARGE: dict[str, Any] = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
 _ELECTRA = Config(activation='gelu_erf', pooler='first')
@@ -265,6 +260,7 @@ CONFIGS: Mapping[str, Config] = {
   'ernie-2.0-base-en': Config(num_types=4, num_tasks=3, activation='gelu_erf', norm_epsilon=1e-5, model_type='ernie'),
   'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
 }
+make = maker(Bert, CONFIGS)
 
 _MLM = 'as a masked language model'
 _PAIR = 'with heads for masked tokens and next sentences'
@@ -272,10 +268,19 @@ _CASED = 'cased, 28,996 ids'
 _RTD = 'with the head that detects replaced tokens'
 _DUMMY = 'with the unused sentence-type row of Hugging Face'
 
-_SPANBERT = 2019, 'Joshi et al., SpanBERT'
 _ROBERTA_PAPER = 2019, 'Liu et al., RoBERTa'
 _ELECTRA_PAPER = 2020, 'Clark et al., ELECTRA'
 _DISTILBERT = 2019, 'Sanh et al., DistilBERT'
+
+
+def _bert(parameters: int, paper: str, pair: int, cased: int, cased_pair: int) -> Published:
+  also = ((_PAIR, pair), (_CASED, cased), (f'{_CASED}, {_PAIR}', cased_pair))
+  return Published(30_522, parameters, paper, note='uncased', also=also)
+
+
+def _spanbert(parameters: int, paper: str, head: int) -> Published:
+  note, also = 'cased BERT with another pre-training', (('its span-boundary head, of 15 positions', head),)
+  return Published(28_996, parameters, paper, note=note, also=also, source=(2019, 'Joshi et al., SpanBERT'))
 
 
 def _uncased(parameters: int, paper: str, head: str, with_head: int, source: tuple[int, str]) -> Published:
@@ -283,36 +288,10 @@ def _uncased(parameters: int, paper: str, head: str, with_head: int, source: tup
 
 
 PUBLISHED: Mapping[str, Published] = {
-  'bert-base': Published(
-    30_522,
-    109_482_240,
-    '110M',
-    note='uncased',
-    also=((_PAIR, 110_106_428), (_CASED, 108_310_272), (f'{_CASED}, {_PAIR}', 108_932_934)),
-  ),
-  'bert-large': Published(
-    30_522,
-    335_141_888,
-    '340M',
-    note='uncased',
-    also=((_PAIR, 336_226_108), (_CASED, 333_579_264), (f'{_CASED}, {_PAIR}', 334_661_958)),
-  ),
-  'spanbert-base': Published(
-    28_996,
-    108_310_272,
-    '110M',
-    note='cased BERT with another pre-training',
-    also=(('its span-boundary head, of 15 positions', 1_959_676),),
-    source=_SPANBERT,
-  ),
-  'spanbert-large': Published(
-    28_996,
-    333_579_264,
-    '340M',
-    note='cased BERT with another pre-training',
-    also=(('its span-boundary head, of 15 positions', 3_388_668),),
-    source=_SPANBERT,
-  ),
+  'bert-base': _bert(109_482_240, '110M', 110_106_428, 108_310_272, 108_932_934),
+  'bert-large': _bert(335_141_888, '340M', 336_226_108, 333_579_264, 334_661_958),
+  'spanbert-base': _spanbert(108_310_272, '110M', 1_959_676),
+  'spanbert-large': _spanbert(333_579_264, '340M', 3_388_668),
   'roberta-base': Published(
     50_265, 124_644_864, '125M', also=((_DUMMY, 124_645_632), (f'{_MLM}, {_DUMMY}', 124_697_433)), source=_ROBERTA_PAPER
   ),

@@ -22,7 +22,7 @@ from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.mlp import ACTIVATIONS, Activation
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.models.base import Neighbours, Overrides, check_choices
+from plm_jax.models.base import Neighbours, check_choices, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,16 +67,7 @@ class Block(nn.Module):
 
 
 def neighbours(x: Array, segment_ids: Array, *, width: int) -> Array:
-  """Gather the states around each token, with zeros for other documents.
-
-  Args:
-    x: [b, l, d].
-    segment_ids: int[b, l].
-    width: w, width of the filter.
-
-  Returns:
-    [b, l, w, d].
-  """
+  """Gather states around each token, [b, l, w, d]; others are zero."""
   # segments 1 1 2, states a b c, width 3:   at a  0 a b   at b  a b 0   at c  0 c 0
   reach, length = width // 2, x.shape[1]
   around = jnp.pad(x, ((0, 0), (reach, reach), (0, 0)))
@@ -95,12 +86,8 @@ class Cnn(Neighbours):
   BLOCK = Block
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Cnn:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Cnn(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 CONFIGS: Mapping[str, Config] = {'cnn-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=384)}
+make = maker(Cnn, CONFIGS)
 
 PUBLISHED: Mapping[str, Published] = {
   'cnn-base': Published(30_522, 108_432_384, 'none', note='not from a paper: the size and vocabulary of bert-base')

@@ -17,12 +17,12 @@ import jax.numpy as jnp
 
 from plm_jax.core.keywords import Count, Depth, PartRate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Execution, Published, Remat, Supervised
+from plm_jax.core.types import Array, Published, Remat, Supervised
 from plm_jax.layers.cudnn_lstm import Gates
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import normal, uniform
 from plm_jax.layers.lstm import State, begins, both_ways, recur_over
-from plm_jax.models.base import Overrides, WordVectors
+from plm_jax.models.base import WordVectors, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,12 +134,8 @@ class Cove(WordVectors):
     return self.config.num_layers
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Cove:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Cove(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 CONFIGS: Mapping[str, Config] = {'cove': Config(), 'tiny': Config(word_dim=16, hidden_dim=64)}  # fmt: skip
+make = maker(Cove, CONFIGS)
 
 PUBLISHED: Mapping[str, Published] = {
   'cove': Published(0, 3_609_600, 'none', note='without the fixed word vectors, 300 numbers for each word')

@@ -22,12 +22,12 @@ import jax.numpy as jnp
 from plm_jax.core.batch import SLOTS
 from plm_jax.core.keywords import Count, NonNegativeInt, PartRate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Execution, Published, Supervised
+from plm_jax.core.types import Array, Published, Supervised
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal, uniform
 from plm_jax.layers.lstm import Lstm, apart
-from plm_jax.models.base import Overrides, WordVectors
+from plm_jax.models.base import WordVectors, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,27 +131,15 @@ class Cvt(WordVectors):
     return {'hidden': x, 'layers': jnp.stack(layers), 'carry': ()}
 
   def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
-    """Split the states of each level into forward and backward.
-
-    Args:
-      layers: [n+1, b, l, d], from a call.
-      segment_ids: int[b, l].
-
-    Returns:
-      Forward and backward states, [n, b, l, p] both.
-    """
-    return apart(layers)
-
-
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Cvt:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Cvt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+    """Split the states of each level into forward and backward."""
+    return apart(layers)  # [n+1, b, l, d] -> two of [n, b, l, p]
 
 
 CONFIGS: Mapping[str, Config] = {
   'cvt': Config(),
   'tiny': Config(word_dim=16, char_dim=8, filters=(0, 4, 4, 4), hidden_dim=64, mlp_dims=(64, 48)),
 }
+make = maker(Cvt, CONFIGS)
 
 PUBLISHED: Mapping[str, Published] = {
   'cvt': Published(

@@ -35,7 +35,8 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import ACTIVATIONS, Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import OneStack, Overrides, check_choices, check_multiple
+from plm_jax.models.base import OneStack, check_choices, check_multiple, maker
+from plm_jax.models.cnn import neighbours
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']
@@ -132,17 +133,9 @@ class Block(nn.Module):
       if 'p2c' in c.terms:
         position_query = (to_query if c.share_projections else project('position_query'))(table)
       bias = scale * position_scores(query, key, position_key, position_query, c)  # [b, h, l, l]
+    rate, way = c.attention_dropout, self.execution.attention
     y = attend_in(
-      self,
-      query,
-      key,
-      value,
-      mask=context.mask,
-      bias=bias,
-      scale=scale,
-      dropout=c.attention_dropout,
-      train=train,
-      implementation=self.execution.attention,
+      self, query, key, value, mask=context.mask, bias=bias, scale=scale, dropout=rate, train=train, implementation=way
     )
     out_axes = ('heads', 'head_dim', 'embed')
     y = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')(y)  # [b, l, d]
@@ -161,14 +154,8 @@ def position_scores(
 ) -> Array:
   """Compute the second and third term of the score (equation 4).
 
-  The result f32[b, h, l, l] is not scaled.
-
-  Args:
-    query: Qc [b, l, h, k].
-    key: Kc [b, l, h, k].
-    position_key: Kr [r, h, k] of the rows of the table that this length needs; None without the second term.
-    position_query: Qr [r, h, k], the same for the third term.
-    c: mapping from differences to rows, and the row that the third term reads.
+  The result f32[b, h, l, l] is not scaled. Qc and Kc are [b, l, h, k]. Kr and Qr [r, h, k] are of the rows of the table
+  that this length needs; None without the term. `c` maps differences to rows.
   """
   table_rows = position.relative_rows(query.shape[1], num_buckets=c.position_buckets, max_distance=c.max_distance)
   rows = table_rows - table_rows[0]  # int32[2 l - 1], row in `position_key` for differences -(l - 1) to l - 1
@@ -182,14 +169,9 @@ def position_scores(
 
 
 def content_to_position(query: Array, position_key: Array, rows: Array) -> Array:
-  """Compute the second term Qc_i . Kr_d(i,j), f32[b, h, l, l].
+  """Compute the second term, Qc_i . Kr_d(i,j), by differences of indices.
 
-  There is one product with a key for each difference of indices.
-
-  Args:
-    query: [b, l, h, k].
-    position_key: [r, h, k].
-    rows: int[2 l - 1], row of the table for i - j from -(l - 1) to l - 1.
+  `rows` int[2 l - 1] are those of the table for i - j from -(l - 1) to l - 1.
   """
   by_difference = position_key[rows[::-1]]  # decreasing i - j is increasing j
   # l = 3: columns c are j - i = -2 -1 0 1 2, and `skew` moves column j - i + 2 of row i to column j
@@ -198,24 +180,13 @@ def content_to_position(query: Array, position_key: Array, rows: Array) -> Array
 
 
 def position_to_content(key: Array, position_query: Array, rows: Array) -> Array:
-  """Compute the third term, f32[b, h, l, l].
-
-  It is Kc_j . Qr of the row for i - j.
-
-  Args:
-    key: [b, l, h, k].
-    position_query: [r, h, k].
-    rows: int[2 l - 1], row of the table for i - j from -(l - 1) to l - 1.
-  """
+  """Compute the third term, Kc_j . Qr, `rows` as above."""
   scores = jnp.einsum('bmhk,chk->bhmc', key, position_query[rows], preferred_element_type=jnp.float32)
   return jnp.swapaxes(position.skew(scores), -1, -2)  # [b, h, m, l] -> [b, h, l, m]
 
 
 class Convolution(nn.Module):
-  """norm(x + activation(dropout(convolution of the input))), parallel to the first block (v2).
-
-  The convolution never reads another document.
-  """
+  """norm(x + activation(dropout(convolution of the input))), parallel to the first block (v2)."""
 
   config: Config
   dtype: str
@@ -223,25 +194,9 @@ class Convolution(nn.Module):
   @nn.compact
   def __call__(self, x: Array, inputs: Array, segment_ids: Array, train: bool) -> Array:
     c = self.config
-    # 1. states around each token, zeros for other documents: [b, l, taps, d]
-    reach = c.conv_kernel // 2
-    around = jnp.pad(inputs, ((0, 0), (reach, reach), (0, 0)))
-    segments = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
-    length = x.shape[1]
-    taps = []
-    for start in range(c.conv_kernel):
-      same = segments[:, start : start + length] == segment_ids
-      taps.append(jnp.where(same[..., None], around[:, start : start + length], 0))
-    # 2. convolution, activation and norm
-    dense = Dense(
-      c.hidden_dim,
-      axes=(None, 'embed', 'embed_out'),
-      num_inputs=2,
-      kernel_init=normal(c.init_std),
-      dtype=self.dtype,
-      name='dense',
-    )
-    y = dense(jnp.stack(taps, axis=2))  # [b, l, taps, d] -> [b, l, d]
+    init, axes = normal(c.init_std), (None, 'embed', 'embed_out')
+    dense = Dense(c.hidden_dim, axes, num_inputs=2, kernel_init=init, dtype=self.dtype, name='dense')
+    y = dense(neighbours(inputs, segment_ids, width=c.conv_kernel))  # [b, l, d] -> [b, l, taps, d] -> [b, l, d]
     y = ACTIVATIONS[c.conv_activation or c.activation](Dropout(c.dropout)(y, train=train))
     return LayerNorm(c.norm_epsilon, self.dtype, name='norm')(x + y)
 
@@ -320,10 +275,7 @@ class Deberta(OneStack):
   def refine(self, query: Array, hidden: Array, segment_ids: Array, train: bool = False) -> Array:
     """Apply the last block to other queries (§3.2), [b, l, d].
 
-    Args:
-      query: [b, l, d]; the first residual connection of the block adds it too.
-      hidden: [b, l, d], keys and values: the states before the last block.
-      segment_ids: int[b, l].
+    `hidden` [b, l, d], the states before that block, gives keys and values; its first residual adds the queries.
     """
     return self.last(hidden, self._context(segment_ids, query), train)[0]
 
@@ -339,10 +291,7 @@ class Deberta(OneStack):
 
   @property
   def decoder_positions(self) -> int:
-    """Return the number of absolute positions of the mask decoder, or 0.
-
-    It is 0 if they enter at the input.
-    """
+    """Count absolute positions of the mask decoder, 0 at the input."""
     return self.config.max_length if self.config.absolute == 'decoder' else 0
 
   @property
@@ -354,11 +303,6 @@ class Deberta(OneStack):
     """Pool activation(dense([CLS])) (released code): [b, l, d] -> [b, d]."""
     c = self.config
     return ACTIVATIONS[c.pooler_activation or c.activation](self.pooler(hidden[:, 0]))
-
-
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Deberta:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Deberta(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
 _V2 = Config(position_buckets=256, share_projections=True, key_bias=True, table_norm=True)
@@ -376,6 +320,7 @@ CONFIGS: Mapping[str, Config] = {
   'deberta-v3-large': dataclasses.replace(_V2, **_LARGE),
   'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, max_distance=64),
 }
+make = maker(Deberta, CONFIGS)
 
 
 _V3 = 2021, 'He et al., DeBERTaV3'

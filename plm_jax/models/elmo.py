@@ -35,7 +35,7 @@ from plm_jax.layers.linear import Dense, Embed, Initializer, normal
 from plm_jax.layers.lstm import State, apart, begins, both_ways, forget_one, recur_over
 from plm_jax.layers.pooling import mean
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Overrides
+from plm_jax.models.base import maker
 
 Clip = Annotated[float, '0 < x']
 
@@ -222,43 +222,24 @@ class Elmo(nn.Module):
     return {'hidden': self.output_dropout(layers[-1], train=train), 'layers': layers, 'carry': carry}
 
   def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
-    """Split the states of each layer into forward and backward.
-
-    The directions are independent in every layer.
-
-    Args:
-      layers: [n+1, b, l, d], from a call.
-      segment_ids: int[b, l].
-
-    Returns:
-      Forward and backward states, [n, b, l, p] both.
-    """
-    return apart(layers)
+    """Split the states of each layer into forward and backward."""
+    return apart(layers)  # [n+1, b, l, d] -> two of [n, b, l, p]
 
   def with_dropout(self, rate: float) -> 'Elmo':
     """Return this trunk with another dropout rate and the same parameters."""
     return self.clone(config=dataclasses.replace(self.config, dropout=rate))
 
   def stream(self, forward: Array, backward: Array, *, carry: PyTree, train: bool = False) -> tuple[Array, PyTree]:
-    """Read a window of continuous text as two language models.
+    """Read a window of continuous text as two language models, see `trunk.Streams`.
 
-    Args:
-      forward: int[b, l, 50], words in order, with begin of sentence.
-      backward: int[b, l, 50], words in reverse order, with end of sentence.
-      carry: from `init_carry` or the previous call.
-
-    Returns:
-      The last layer's states after each word, [b, l, 2, p], each direction in reading order, and the next carry.
+    `forward` has begin of sentence, `backward` end of sentence.
     """
     x = jnp.stack([self.words(forward), self.words(backward)], axis=2)
     states, after = self._read(x, carry, jnp.zeros(x.shape[:3], bool), train)
     return self.output_dropout(states[-1], train=train), after
 
   def _read(self, x: Array, carry: PyTree, fresh: Array, train: bool) -> tuple[Array, PyTree]:
-    """Run all layers on [b, l, 2, p]; return states and carry.
-
-    States are [n, b, l, 2, p], each direction in reading order.
-    """
+    """Run all layers; return states [n, b, l, 2, p] and carry."""
     boundary = self.words(jnp.asarray([_slots(BEGINS), _slots(ENDS)]))[None, None]  # [1, 1, 2, p]
     state = tuple(jnp.moveaxis(carry[name], 1, 0) for name in ('hidden', 'cell'))  # [b, n, ...] -> [n, b, ...]
     reading = (x, boundary, jnp.zeros((), jnp.int32))
@@ -294,17 +275,13 @@ def uniform(limit: float) -> Initializer:
   return init
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Elmo:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Elmo(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 CONFIGS: Mapping[str, Config] = {
   'elmo-small': Config(hidden_dim=256, mlp_dim=1024, highway_layers=1),
   'elmo-medium': Config(hidden_dim=512, mlp_dim=2048, highway_layers=1),
   'elmo-original': Config(),
   'tiny': Config(hidden_dim=64, mlp_dim=128, filters=(8, 16, 32), highway_layers=1),
 }
+make = maker(Elmo, CONFIGS)
 
 PUBLISHED: Mapping[str, Published] = {
   'elmo-small': Published(793_471, 13_593_312, '13.6M'),

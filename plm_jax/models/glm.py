@@ -37,7 +37,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, Overrides, check_choices, check_multiple
+from plm_jax.models.base import Base, check_choices, check_multiple, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,17 +249,13 @@ class Glm(Base):
     return self.attend(self._finish(hidden)), longer | new
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Glm:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Glm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 CONFIGS: Mapping[str, Config] = {
   'glm-base': Config(),
   'glm-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
   'glm-10b': Config(hidden_dim=4096, num_layers=48, num_heads=64, mlp_dim=16384, max_length=1024),
   'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
 }
+make = maker(Glm, CONFIGS)
 
 _PADDED = 'the vocabulary with its special tokens, padded to a multiple of 128'
 

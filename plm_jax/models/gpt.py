@@ -36,7 +36,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import OneStack, Overrides, check_choices, check_multiple
+from plm_jax.models.base import OneStack, check_choices, check_multiple, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +94,9 @@ class Block(nn.Module):
     init = normal(c.init_std)
     residual_init = normal(c.init_std / math.sqrt(2 * c.num_layers)) if c.scale_residual else init
 
-    def project() -> Dense:
-      heads = (c.num_heads, c.head_size)
-      return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype)
-
-    self.query, self.key, self.value = project(), project(), project()
-    axes = ('heads', 'head_dim', 'embed')
-    self.out = Dense(c.hidden_dim, axes=axes, num_inputs=2, kernel_init=residual_init, dtype=dtype)
+    heads, axes = (c.num_heads, c.head_size), ('embed', 'heads', 'head_dim')
+    self.query, self.key, self.value = (Dense(heads, axes, init, dtype=dtype) for _ in range(3))
+    self.out = Dense(c.hidden_dim, axes=axes[1:] + axes[:1], num_inputs=2, kernel_init=residual_init, dtype=dtype)
     self.mlp = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=residual_init, dtype=dtype)
     self.attention_norm = LayerNorm(c.norm_epsilon, dtype)
     self.mlp_norm = LayerNorm(c.norm_epsilon, dtype)
@@ -244,19 +240,9 @@ class Gpt(OneStack):
     return self.attend(self._end(hidden)), longer | new
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Gpt:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Gpt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 def _gpt3(hidden_dim: int, num_layers: int, num_heads: int, **fields: Any) -> Config:
-  sizes: dict[str, Any] = {
-    'hidden_dim': hidden_dim,
-    'num_layers': num_layers,
-    'num_heads': num_heads,
-    'mlp_dim': 4 * hidden_dim,
-  }
-  return Config(max_length=2048, **sizes, **fields)
+  sizes: dict[str, Any] = {'hidden_dim': hidden_dim, 'num_layers': num_layers, 'num_heads': num_heads}
+  return Config(max_length=2048, mlp_dim=4 * hidden_dim, **sizes, **fields)
 
 
 def _opt(hidden_dim: int, num_layers: int, num_heads: int, **fields: Any) -> Config:
@@ -289,6 +275,7 @@ CONFIGS: Mapping[str, Config] = {
   'opt-175b': _opt(12288, 96, 96),
   'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
 }
+make = maker(Gpt, CONFIGS)
 
 _GPT2 = 2019, 'Radford et al., GPT-2'
 _GPT3 = 2020, 'Brown et al., GPT-3'

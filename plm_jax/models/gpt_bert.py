@@ -34,7 +34,7 @@ from plm_jax.layers.mlp import GatedMlp, gelu_erf
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.layers.vocab_head import Head
-from plm_jax.models.base import OneStack, Overrides, check_multiple
+from plm_jax.models.base import OneStack, check_multiple, maker
 
 State = tuple[Array, Array, Array]  # [b, l, d]; results of all sublayers [2n + 1, b, l, d]; index of the layer
 
@@ -135,17 +135,9 @@ class Block(nn.Module):
     to_content = jnp.einsum('bhkm,rhk->bhmr', heads, self.query(table), preferred_element_type=jnp.float32)
     bias = jnp.take_along_axis(to_position, rows[:, None], axis=-1)
     bias += jnp.swapaxes(jnp.take_along_axis(to_content, jnp.swapaxes(rows, 1, 2)[:, None], axis=-1), 2, 3)
+    rate, way, bias = c.attention_dropout, 'cached' if past else self.execution.attention, scale * bias
     y = attend_in(
-      self,
-      query,
-      keys,
-      values,
-      mask=mask,
-      bias=scale * bias,
-      scale=scale,
-      dropout=c.attention_dropout,
-      train=train,
-      implementation='cached' if past else self.execution.attention,
+      self, query, keys, values, mask=mask, bias=bias, scale=scale, dropout=rate, train=train, implementation=way
     )
     y = self.norm((y * gate).reshape(x.shape)).reshape(y.shape)
     x = x + self.attention_dropout(self.out(y), train=train)
@@ -256,16 +248,12 @@ class GptBert(OneStack):
     return self.attend(hidden), longer | new
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> GptBert:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return GptBert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 CONFIGS: Mapping[str, Config] = {
   'gpt-bert-small': Config(hidden_dim=384, num_heads=6, mlp_dim=1280),
   'gpt-bert-base': Config(),
   'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=256),
 }
+make = maker(GptBert, CONFIGS)
 
 PUBLISHED: Mapping[str, Published] = {
   'gpt-bert-small': Published(8_192, 29_892_164, '30M'),

@@ -44,7 +44,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, GatedMlp, Mlp
 from plm_jax.layers.norm import LayerNorm, RMSNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Overrides, Rotary, check_choices, check_multiple
+from plm_jax.models.base import Rotary, check_choices, check_multiple, maker
 
 Angles = tuple[Array, Array]
 
@@ -259,11 +259,6 @@ class Llama(Rotary):
     return x * math.sqrt(self.config.hidden_dim) if self.config.scaling == 'gemma' else x
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Llama:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Llama(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 def _sized(config: Config, d: int, n: int, h: int, f: int, **fields: Any) -> Config:
   """Change width, layers, heads, feed-forward width and other fields."""
   return dataclasses.replace(config, hidden_dim=d, num_layers=n, num_heads=h, mlp_dim=f, **fields)
@@ -345,6 +340,7 @@ CONFIGS: Mapping[str, Config] = {
   'gpt-neox-20b': _pythia(6144, 44, 64),
   'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, num_kv_heads=1, mlp_dim=352),
 }
+make = maker(Llama, CONFIGS)
 
 _LLAMA2 = 2023, 'Touvron et al., LLaMA 2'
 _LLAMA3 = 2024, 'Grattafiori et al., The Llama 3 herd of models'

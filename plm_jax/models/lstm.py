@@ -26,7 +26,7 @@ from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.lstm import Lstm
 from plm_jax.layers.mlp import Activation
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.models.base import Neighbours, Overrides, check_choices
+from plm_jax.models.base import Neighbours, check_choices, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,14 +74,9 @@ class LstmEncoder(Neighbours):
   BLOCK = Block
 
   def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
-    """Compute the forward and backward states of each layer, before `down`.
+    """Compute forward and backward states [n, b, l, f], before `down`.
 
-    Args:
-      layers: [n+1, b, l, d], from a call; the states are recomputed from layers[i], the input of layer i.
-      segment_ids: int[b, l].
-
-    Returns:
-      Forward and backward states, [n, b, l, f] both.
+    They are recomputed from the inputs of the layers, `layers` [n+1, b, l, d].
     """
     c, dtype = self.config, self.execution.dtype
 
@@ -93,14 +88,8 @@ class LstmEncoder(Neighbours):
     return states[..., 0, :], states[..., 1, :]
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()
-) -> LstmEncoder:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return LstmEncoder(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 CONFIGS: Mapping[str, Config] = {'lstm-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=96)}
+make = maker(LstmEncoder, CONFIGS)
 
 PUBLISHED: Mapping[str, Published] = {
   'lstm-base': Published(30_522, 108_460_032, 'none', note='not from a paper: the size and vocabulary of bert-base')

@@ -28,7 +28,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import ACTIVATIONS, Activation, GatedMlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import OneStack, Overrides, check_choices, check_multiple
+from plm_jax.models.base import OneStack, check_choices, check_multiple, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,16 +91,9 @@ class Block(nn.Module):
       Dense(heads, axes=axes, kernel_init=init, name=name, **dense)(y) for name in ('query', 'key', 'value')
     )
     query, key = (position.rotate(part, (cosine[local], sine[local]), layout='halves') for part in (query, key))
-    y = attend_in(
-      self,
-      query,
-      key,
-      value,
-      mask=dataclasses.replace(mask, allowed=jnp.broadcast_to(near | (local == 0), (len(x), *near.shape))),
-      dropout=c.attention_dropout,
-      train=train,
-      implementation=self.execution.attention,
-    )
+    mask = dataclasses.replace(mask, allowed=jnp.broadcast_to(near | (local == 0), (len(x), *near.shape)))
+    rate, way = c.attention_dropout, self.execution.attention
+    y = attend_in(self, query, key, value, mask=mask, dropout=rate, train=train, implementation=way)
     y = Dense(c.hidden_dim, axes=axes[1:] + axes[:1], num_inputs=2, kernel_init=down_init, name='out', **dense)(y)
     x = x + Dropout(c.attention_dropout)(y, train=train)
 
@@ -167,18 +160,12 @@ class ModernBert(OneStack):
     return self.pooler_norm(ACTIVATIONS['gelu_erf'](self.pooler(pooled)))
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()
-) -> ModernBert:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return ModernBert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 CONFIGS: Mapping[str, Config] = {
   'modernbert-base': Config(),
   'modernbert-large': Config(hidden_dim=1024, num_layers=28, num_heads=16, mlp_dim=2624),
   'tiny': Config(hidden_dim=128, num_layers=4, num_heads=2, mlp_dim=192, window=32),
 }
+make = maker(ModernBert, CONFIGS)
 
 _MLM = 'as a masked language model'
 PUBLISHED: Mapping[str, Published] = {

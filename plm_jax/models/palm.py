@@ -29,7 +29,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Overrides, Rotary, check_multiple
+from plm_jax.models.base import Rotary, check_multiple, maker
 
 Angles = tuple[Array, Array]
 
@@ -146,17 +146,13 @@ class Palm(Rotary):
     return self.token_embed.attend(features / math.sqrt(self.config.hidden_dim))
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Palm:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Palm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 CONFIGS: Mapping[str, Config] = {
   'palm-8b': Config(),
   'palm-62b': Config(hidden_dim=8192, num_layers=64, num_heads=32, mlp_dim=32768),
   'palm-540b': Config(hidden_dim=18432, num_layers=118, num_heads=48, mlp_dim=73728),
   'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, head_dim=64, mlp_dim=512),
 }
+make = maker(Palm, CONFIGS)
 
 PUBLISHED: Mapping[str, Published] = {
   'palm-8b': Published(256_000, 8_632_012_800, '8.63B'),

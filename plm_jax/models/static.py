@@ -14,10 +14,10 @@ import jax.numpy as jnp
 
 from plm_jax.core.keywords import Count
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Execution, Paper, Published
+from plm_jax.core.types import Array, Paper, Published
 from plm_jax.layers.linear import Initializer
 from plm_jax.layers.pooling import mean
-from plm_jax.models.base import Base, Overrides
+from plm_jax.models.base import Base, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,17 +78,13 @@ def small_uniform(width: int) -> Initializer:
   return init
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Static:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Static(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 CONFIGS: Mapping[str, Config] = {
   'word2vec': Config(),
   'word2vec-300': Config(hidden_dim=300),
   'glove-50': Config(hidden_dim=50),
   'tiny': Config(hidden_dim=64),
 }
+make = maker(Static, CONFIGS)
 
 PUBLISHED: Mapping[str, Published] = {
   'word2vec': Published(

@@ -36,7 +36,7 @@ from plm_jax.layers.multihead import Encoded, MultiHead
 from plm_jax.layers.norm import RMSNorm
 from plm_jax.layers.pooling import mean
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, Context, CrossBlock, OneStack, Overrides, StepContext, TwoStacks, check_choices
+from plm_jax.models.base import Base, Context, CrossBlock, OneStack, StepContext, TwoStacks, check_choices, maker
 
 Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix', 'encoder']
 
@@ -93,18 +93,10 @@ class Block(CrossBlock):
     width_init = normal(c.hidden_dim**-0.5)
 
     def attention() -> MultiHead:
+      inits = normal((c.hidden_dim * c.head_dim) ** -0.5), width_init, normal((c.num_heads * c.head_dim) ** -0.5)
+      options: dict[str, Any] = {'use_bias': False, 'scale': 1.0, 'dropout': c.attention_dropout, 'dtype': dtype}
       return MultiHead(
-        c.num_heads,
-        c.head_dim,
-        c.hidden_dim,
-        query_init=normal((c.hidden_dim * c.head_dim) ** -0.5),
-        key_init=width_init,
-        out_init=normal((c.num_heads * c.head_dim) ** -0.5),
-        use_bias=False,
-        scale=1.0,
-        dropout=c.attention_dropout,
-        dtype=dtype,
-        implementation=self.execution.attention,
+        c.num_heads, c.head_dim, c.hidden_dim, *inits, implementation=self.execution.attention, **options
       )
 
     self.attention_norm = RMSNorm(c.norm_epsilon, dtype)
@@ -135,10 +127,7 @@ class Stack(nn.Module):
     self.dropout = Dropout(c.dropout)
 
   def bias(self, query_positions: Array, key_positions: Array, *, bidirectional: bool) -> Array:
-    """Compute relative biases f32[b, h, l, m].
-
-    Positions are int[b, l] and int[b, m]; b is 1 if they are the same for all sequences.
-    """
+    """Compute relative biases f32[b, h, l, m]; b may be 1."""
     buckets = position.relative_buckets(
       key_positions[:, None, :] - query_positions[:, :, None],
       bidirectional=bidirectional,
@@ -157,11 +146,7 @@ class Stack(nn.Module):
     encoded: Encoded | None = None,
     train: bool,
   ) -> tuple[Array, Array]:
-    """Read embeddings [b, l, d].
-
-    Returns:
-      States [b, l, d] after the final norm, and those of each layer before it [n+1, b, l, d].
-    """
+    """Return states [b, l, d] after the final norm, and all layers."""
     x = constrain(self.dropout(x, train=train), 'batch', 'length', 'embed')
     if positions is None:  # only differences matter, and packing does not change those inside a document
       positions = jnp.arange(x.shape[1])[None]
@@ -178,10 +163,7 @@ class Stack(nn.Module):
   def decode(
     self, x: Array, cache: Cache, *, segment_ids: Array, positions: Array, bidirectional: bool = False
   ) -> tuple[Array, Cache]:
-    """Run one step on embeddings [b, s, d]; return states and cache.
-
-    The states are those after the final norm.
-    """
+    """Run one step; return states after the final norm, and the cache."""
     start = cache['index']
     cache, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions, together=bidirectional)
     bias = self.bias(positions, cache['positions'], bidirectional=bidirectional)
@@ -213,10 +195,7 @@ class _Trunk(Base):
     return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.hidden_dim**-0.5)
 
   def attend(self, features: Array) -> Array:
-    """Compute vocabulary logits f32[..., v].
-
-    The matrix is the scaled token table or the separate output matrix.
-    """
+    """Compute logits f32[..., v] by the scaled token table or output."""
     if self.config.tied:
       features = features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype)
     return self.output_table.attend(features)
@@ -319,15 +298,10 @@ class T5Encoder(_Trunk, OneStack):
     return mean(hidden, segment_ids)
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()
-) -> T5 | T5Decoder | T5Encoder:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))
+def _trunk(config: Config, vocab_size: int, execution: Execution) -> T5 | T5Decoder | T5Encoder:
   kinds: dict[str, type[T5 | T5Decoder | T5Encoder]]
   kinds = {'decoder': T5Decoder, 'prefix': T5Prefix, 'encoder': T5Encoder}
-  trunk = kinds.get(config.structure, T5)
-  return trunk(config, vocab_size, execution)
+  return kinds.get(config.structure, T5)(config, vocab_size, execution)
 
 
 _SMALL_11 = Config(
@@ -342,14 +316,7 @@ _SMALL_11 = Config(
 )
 
 
-def _version_11(**fields: Any) -> Config:
-  return dataclasses.replace(_SMALL_11, **fields)
-
-
-def _deep_encoder(*, num_layers: int, **fields: Any) -> Config:
-  """Build a config with num_layers / 3 decoder layers (ByT5, §3.1)."""
-  return _version_11(num_layers=num_layers, num_decoder_layers=num_layers // 3, **fields)
-
+_version_11 = functools.partial(dataclasses.replace, _SMALL_11)
 
 CONFIGS: Mapping[str, Config] = {
   't5-small': Config(),
@@ -370,13 +337,14 @@ CONFIGS: Mapping[str, Config] = {
   'mt5-large': _version_11(model_type='mt5', hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
   'mt5-xl': _version_11(model_type='mt5', hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
   'mt5-xxl': _version_11(model_type='mt5', hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
-  'byt5-small': _deep_encoder(hidden_dim=1472, num_layers=12, num_heads=6, mlp_dim=3584),
-  'byt5-base': _deep_encoder(hidden_dim=1536, num_layers=18, num_heads=12, mlp_dim=3968),
-  'byt5-large': _deep_encoder(hidden_dim=1536, num_layers=36, num_heads=16, mlp_dim=3840),
-  'byt5-xl': _deep_encoder(hidden_dim=2560, num_layers=36, num_heads=32, mlp_dim=6720),
-  'byt5-xxl': _deep_encoder(hidden_dim=4672, num_layers=36, num_heads=64, mlp_dim=12352),
+  'byt5-small': _version_11(hidden_dim=1472, num_layers=12, num_decoder_layers=4, num_heads=6, mlp_dim=3584),
+  'byt5-base': _version_11(hidden_dim=1536, num_layers=18, num_decoder_layers=6, num_heads=12, mlp_dim=3968),
+  'byt5-large': _version_11(hidden_dim=1536, num_layers=36, num_decoder_layers=12, num_heads=16, mlp_dim=3840),
+  'byt5-xl': _version_11(hidden_dim=2560, num_layers=36, num_decoder_layers=12, num_heads=32, mlp_dim=6720),
+  'byt5-xxl': _version_11(hidden_dim=4672, num_layers=36, num_decoder_layers=12, num_heads=64, mlp_dim=12352),
   'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
 }
+make = maker(_trunk, CONFIGS)
 
 _ROWS = 32_128  # 32,000 pieces, 100 sentinels and 28 unused rows
 _LATER = 'released after the paper'

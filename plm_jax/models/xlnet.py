@@ -30,7 +30,7 @@ from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, Overrides, check_choices, check_multiple
+from plm_jax.models.base import Base, check_choices, check_multiple, maker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,11 +164,8 @@ class Block(nn.Module):
 def distance_scores(query: Array, relative: Array, positions: Array | None, *, length: int) -> Array:
   """Compute the distance term of the score, f32[b, h, q, m].
 
-  Args:
-    query: [b, q, h, k], with its bias v, scaled.
-    relative: [1 or b, p, h, k], the projected sinusoids of the distances of `position.relative_sinusoids`.
-    positions: int[b, q], positions of the queries; None if they are the whole sequence.
-    length: l, of the sequence.
+  Queries are scaled, with their bias v. `relative` [1 or b, p, h, k] are the projected `position.relative_sinusoids`.
+  Positions int[b, q] are None if they are the whole sequence of `length` l.
   """
   equation = 'blhk,rphk->bhlp' if relative.shape[0] == 1 else 'blhk,bphk->bhlp'
   scores = jnp.einsum(equation, query, relative, preferred_element_type=jnp.float32)
@@ -179,13 +176,8 @@ def distance_scores(query: Array, relative: Array, positions: Array | None, *, l
 
 
 def type_scores(query: Array, types: Array, differs: Array) -> Array:
-  """Compute the type term of the score, f32[b, h, q, m].
-
-  Args:
-    query: [b, q, h, k], with its bias s, scaled.
-    types: [2, h, k], vectors for equal and for different types.
-    differs: bool[b, q, m], True for different types.
-  """
+  """Compute the type term of the score, f32[b, h, q, m]."""
+  # queries are scaled, with their bias s; types [2, h, k] are equal, different
   scores = jnp.einsum('blhk,rhk->bhlr', query, types, preferred_element_type=jnp.float32)
   return jnp.where(differs[:, None], scores[..., 1:], scores[..., :1])
 
@@ -365,16 +357,12 @@ class Xlnet(Base):
     return {'states': states, 'segment_ids': jnp.zeros((batch_size, c.memory_length), jnp.int32)}
 
 
-def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Xlnet:
-  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
-  return Xlnet(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
 CONFIGS: Mapping[str, Config] = {
   'xlnet-base': Config(),
   'xlnet-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
   'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, memory_length=48),
 }
+make = maker(Xlnet, CONFIGS)
 
 _BODY = 'without the summary layer'
 
