@@ -13,8 +13,13 @@ folder `data.cache`, call the command once without --shared.
 
 --vocab_size=N trains a vocabulary of N ids on the text of the config if vocab.path has none. Without it, the vocabulary
 is trained by the command in the config's header. Text from TensorFlow Datasets is downloaded.
+
+--shard=I/N tokenises part I (from 0) of N of each text, for N workers at once, such as the tasks of a job array. Any
+worker may make any part, and a killed one resumes. Then one call without --shard joins the parts. Workers share
+`data.cache` or --shared.
 """
 
+import argparse
 import contextlib
 import json
 import os
@@ -41,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   add = parser.add_argument
   add('--vocab_size', type=command.COUNT, metavar='N', help='size of the vocabulary to train if vocab.path has none')
   add('--shared', metavar='DIR', help='folder or bucket to copy missing files from and new files to')
+  add('--shard', type=_part, metavar='I/N', help='tokenise only part I (from 0) of N of each text')
   add('--json', action='store_true', help='print JSON')
   os.environ['JAX_PLATFORMS'] = 'cpu'  # nothing is computed; a TPU of this machine may be in use
   arguments, settings = command.parse(parser, argv, workdir=False, expand=expand)
@@ -57,12 +63,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare.share_vocab(settings, arguments.shared)
     _make_vocab(settings, config=arguments.config or '', size=arguments.vocab_size)
     prepare.share_vocab(settings, arguments.shared)
-  prepared = prepare.prepare(settings, shared=arguments.shared)
+  prepared = prepare.prepare(settings, shared=arguments.shared, part=arguments.shard)
   if arguments.json:
     command.show(json.dumps(_plain(prepared), indent=2))
   else:
     _show(prepared)
   return 0
+
+
+def _part(text: str) -> tuple[int, int]:
+  index, _, count = text.partition('/')
+  if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+    raise argparse.ArgumentTypeError(f'{text!r} is not I/N with I from 0 to N - 1, such as 0/8')
+  return int(index), int(count)
 
 
 def _make_vocab(settings: Mapping[str, Any], *, config: str, size: int | None) -> None:

@@ -29,26 +29,38 @@ class Unmade(Exception):
     self.made = made
 
 
+class Partial(Unmade):
+  """A missing store of which a part, `made`, is complete."""
+
+
 class _Watch(NamedTuple):
   told: list[Made]
   makes: bool
+  part: tuple[int, int] | None
 
 
 _watch: contextvars.ContextVar[_Watch | None] = contextvars.ContextVar('watch', default=None)
 
 
 @contextlib.contextmanager
-def watching(*, makes: bool = True) -> Iterator[list[Made]]:
+def watching(*, makes: bool = True, part: tuple[int, int] | None = None) -> Iterator[list[Made]]:
   """Collect the stores and tables that sources open in this thread.
 
-  With `makes=False`, raises Unmade instead of making a new one.
+  With `makes=False`, raises Unmade instead of making a new one. With `part`, a worker and the number of workers, raises
+  Partial after making its part of a new token store.
   """
   told: list[Made] = []
-  token = _watch.set(_Watch(told, makes))
+  token = _watch.set(_Watch(told, makes, part))
   try:
     yield told
   finally:
     _watch.reset(token)
+
+
+def part() -> tuple[int, int] | None:
+  """Return the worker that makes its part of stores, and their number."""
+  watch = _watch.get()
+  return watch.part if watch else None
 
 
 def missing(what: str, *, digest: str, folder: Path, size: str = '') -> None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.noise.row import Row
+from plm_jax.noise.where import spans
 
 
 def make_row(length: int, *, real=None, eligible=None, words=None, segments=None, sentences=None) -> Row:
@@ -124,3 +125,35 @@ def permute(draw, sentences: list[list[int]], *, ratio) -> list[int]:
   order = np.arange(len(sentences))
   order[moved] = moved[draw.permutation(count)]
   return [place for number in order for place in sentences[number]]
+
+
+def raw_length(inputs_length: int, *, rate: float, mean: float) -> tuple[int, int]:
+  """Compute the row length whose corrupted inputs have `inputs_length` tokens.
+
+  As T5's released code. Inputs and targets each hold one sentinel per span and one end token. At rate 1/2 targets may
+  not be longer than inputs. (512, .15, 3) gives rows of 568 and targets of 114.
+
+  Returns:
+    (tokens of a row, length of its targets).
+
+  Raises:
+    ValueError: `inputs_length` has no room for a token and the end token, or rows of any length fit.
+  """
+  if rate == 1:
+    raise ValueError('rate=1.0 hides all tokens except one, so rows of any length fit: choose a rate below 1')
+
+  # (inputs, targets) of a raw row
+  def lengths(raw: int) -> tuple[int, int]:
+    tokens, count = spans.exact_counts(raw, rate=rate, mean=mean)
+    return raw - tokens + count + 1, tokens + count + 1
+
+  if lengths(1)[0] > inputs_length:
+    raise ValueError(f'inputs of length {inputs_length} have no room for a token and the end token: use at least 2')
+  # the largest raw row whose inputs fit
+  raw = 1
+  while lengths(raw + 1)[0] <= inputs_length:
+    raw += 1
+  targets = lengths(raw)[1]
+  if rate == 0.5 and targets > inputs_length:
+    raw, targets = raw - 1, targets - 1
+  return raw, targets

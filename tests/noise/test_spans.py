@@ -66,7 +66,7 @@ def lengths_of(number: np.ndarray) -> list[int]:
   ],
 )
 def test_length_of_a_raw_row(inputs, rate, mean, raw, targets):
-  assert spans.raw_length(inputs, rate=rate, mean=mean) == (raw, targets)
+  assert slow.raw_length(inputs, rate=rate, mean=mean) == (raw, targets)
   if rate != 0.5:  # one more token does not fit
     tokens, count = spans.exact_counts(raw + 1, rate=rate, mean=mean)
     assert raw + 1 - tokens + count + 1 > inputs
@@ -74,13 +74,13 @@ def test_length_of_a_raw_row(inputs, rate, mean, raw, targets):
 
 def test_no_row_fits_inputs_that_hold_nothing():
   with pytest.raises(ValueError, match=r'length.* 1 '):
-    spans.raw_length(1, rate=0.15, mean=3)
+    slow.raw_length(1, rate=0.15, mean=3)
 
 
 def test_rows_of_any_length_fit_where_all_is_hidden():
   with pytest.raises(ValueError, match=r'rate=1\.0'):
-    spans.raw_length(512, rate=1.0, mean=3)
-  assert spans.raw_length(12, rate=0.9, mean=3)[0] > 12
+    slow.raw_length(512, rate=1.0, mean=3)
+  assert slow.raw_length(12, rate=0.9, mean=3)[0] > 12
 
 
 @pytest.mark.parametrize('mean', [0.5, 1.0, 3.0])

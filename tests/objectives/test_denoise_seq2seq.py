@@ -27,6 +27,7 @@ from plm_jax.objectives import denoise_groups, denoise_seq2seq, denoise_sizes, d
 from plm_jax.objectives.denoising import Denoiser, VocabTables, denoise
 from plm_jax.training import step
 from tests import tiny
+from tests.noise import spans_reference
 
 pytestmark = pytest.mark.turns
 
@@ -384,7 +385,7 @@ def test_masked_tokens_are_those_that_count():
 
 def test_a_row_of_one_document_fills_the_lengths_of_t5():
   task = make_task(where={'name': 'exact_spans', 'rate': 0.15, 'mean': 3.0})
-  raw, targets_length = spans.raw_length(40, rate=0.15, mean=3)
+  raw, targets_length = spans_reference.raw_length(40, rate=0.15, mean=3)
   batch = make_rows([[text_of(raw, seed)] for seed in range(4)], length=raw)
   example = jax.jit(task.prepare)(jax.random.key(0), with_step(batch, 0))
   assert example.inputs['encoder_tokens'].shape == (4, 40)
@@ -775,7 +776,7 @@ def test_loss_equals_a_naive_one():
 def test_a_trunk_that_is_too_short_is_refused_with_the_length_that_fits():
   task = make_task('bart', max_length=32)
   batch = make_rows([[text_of(48, 0)]], length=48)
-  fits = spans.raw_length(32, rate=0.15, mean=3)[0]
+  fits = spans_reference.raw_length(32, rate=0.15, mean=3)[0]
   with pytest.raises(ValueError, match=rf'\b48 .*\b44 .*\b10.*\b32.* data\.length={fits}'):
     jax.eval_shape(task.prepare, jax.random.key(0), with_step(batch, 0))
   batch = make_rows([[text_of(fits, 0)]], length=fits)

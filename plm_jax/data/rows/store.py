@@ -113,7 +113,7 @@ def digest_of(*parts: Any) -> str:
 
 def in_memory(texts: Texts, *, vocab: Vocab) -> Tokens:
   """Tokenise without writing a file."""
-  encoded = [_encode(documents, vocab) for documents in _blocks(texts, 0)]
+  encoded = [_encode(documents, vocab) for documents in _blocks(texts, 0, len(texts))]
   ids = np.concatenate([ids for ids, _ in encoded]) if encoded else np.zeros(0, _dtype(vocab))
   lengths = np.concatenate([lengths for _, lengths in encoded]) if encoded else np.zeros(0, _LENGTH)
   digest = _digest(texts, vocab)
@@ -145,6 +145,8 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
   if not files.exists(folder / 'manifest.json'):
     made.missing('tokens', digest=digest, folder=folder, size=f'{len(texts):,} documents')
     files.check_writable(cache, name='data.cache')
+    if made.part() is not None:
+      _make_part(folder, texts, vocab, digest=digest)
     _check_room(folder, getattr(texts, 'tokens', 0) * _dtype(vocab).itemsize, cache=cache)
   with files.locked(folder / 'lock', doing='tokenising it'), files.named(folder):
     files.remove(folder / 'checked.json')  # from earlier versions
@@ -157,7 +159,7 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
       log.warning('%s differ from manifest.json: tokenising everything again.', error)
       blocks, large, intact = [], False, False
     if not blocks:
-      blocks = _build(folder, texts, vocab)
+      blocks = _build(folder, texts, vocab, range(len(texts)))
   offsets = _offsets_on_disk(folder, len(texts))
   made.tell('tokens', digest=digest, folder=folder, size=_size(len(texts), int(offsets[-1])), found=intact)
   if not offsets[-1]:
@@ -196,25 +198,61 @@ def _lost(folder: Path, error: ChangedTokens) -> RunError:
   )
 
 
-def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
+def _make_part(folder: Path, texts: Texts, vocab: Vocab, *, digest: str) -> None:
+  """Make the store of one worker's documents, and raise made.Partial."""
+  index, count = made.part() or (0, 1)
+  own = range(len(texts) * index // count, len(texts) * (index + 1) // count)
+  part = folder / 'parts' / f'{own.start}-{own.stop}'
+  with files.locked(part / 'lock', doing='tokenising it'), files.named(part):
+    found = _read_manifest(part, documents=len(own))[1]
+    blocks = found or _build(part, texts, vocab, own)
+  raise made.Partial(made.Made('tokens', digest, part, _size(*_extent(blocks)), bool(found)))
+
+
+def _encoded(folder: Path, texts: Texts, vocab: Vocab, own: range) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Yield ids and lengths of blocks of documents; remove the parts read."""
+  done, width = own.start, _dtype(vocab).itemsize
+  ready = [part for part in files.listing(folder / 'parts') if files.is_file(part / 'manifest.json')]
+  for part in sorted(ready, key=lambda part: int(part.name.partition('-')[0])):
+    first, last = map(int, part.name.split('-'))
+    for block in _read_manifest(part, documents=last - first)[1]:
+      begin = first + block.first_document
+      if begin < done:  # read before the process was killed
+        continue
+      for documents in _blocks(texts, done, begin):  # that no worker has made
+        yield _encode(documents, vocab)
+      with _opened(part) as opened:
+        intact = _is_intact(opened, block, vocab)
+      done = begin + block.documents
+      if intact:
+        ids = files.read_array(part / 'tokens.bin', _dtype(vocab), count=block.tokens, offset=block.first_token * width)
+        first_byte = block.first_document * _LENGTH.itemsize
+        yield ids, files.read_array(part / 'lengths.bin', _LENGTH, count=block.documents, offset=first_byte)
+      else:
+        yield _encode([texts[index] for index in range(begin, done)], vocab)
+    files.remove_folder(part)
+  for documents in _blocks(texts, done, own.stop):
+    yield _encode(documents, vocab)
+
+
+def _build(folder: Path, texts: Texts, vocab: Vocab, own: range) -> list[Block]:
   """Tokenise the documents that the journal lacks, then write the manifest."""
   blocks = _intact_blocks(folder, vocab)
   done, tokens = _extent(blocks)
   if blocks:
-    log.info('%s: continuing after %d finished blocks (%d of %d documents).', folder, len(blocks), done, len(texts))
+    log.info('%s: continuing after %d finished blocks (%d of %d documents).', folder, len(blocks), done, len(own))
   files.write_text(folder / 'blocks.jsonl', ''.join(json.dumps(block) + '\n' for block in blocks))
   begun = len(blocks)
   with (
-    _told(folder, blocks, begun=begun, documents=len(texts)),
+    _told(folder, blocks, begun=begun, documents=len(own)),
     files.open(folder / 'tokens.bin', 'ab') as token_file,
     files.open(folder / 'lengths.bin', 'ab') as length_file,
     files.open(folder / 'blocks.jsonl', 'a') as journal,
-    showing_progress(len(texts), done) as advance,
+    showing_progress(len(own), done) as advance,
   ):
     token_file.truncate(tokens * _dtype(vocab).itemsize)
     length_file.truncate(done * _LENGTH.itemsize)
-    for documents in _blocks(texts, done):
-      ids, lengths = _encode(documents, vocab)
+    for ids, lengths in _encoded(folder, texts, vocab, own[done:]):
       for file, array in ((token_file, ids), (length_file, lengths)):
         file.write(array.tobytes())
         files.flush_to_disk(file)
@@ -227,6 +265,7 @@ def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
   manifest = {'format': _FORMAT, 'blocks': blocks, 'sha256': digest_of(blocks)}
   files.write_json(folder / 'manifest.json', manifest, indent=None)
   files.remove(folder / 'blocks.jsonl')
+  files.remove_folder(folder / 'parts')
   return blocks
 
 
@@ -381,11 +420,11 @@ def _groups(documents: Sequence[str]) -> Iterator[Sequence[str]]:
       start, characters = end, 0
 
 
-def _blocks(texts: Texts, first: int) -> Iterator[list[str]]:
-  """Yield documents from `first` in blocks whose ends are reproducible."""
+def _blocks(texts: Texts, first: int, last: int) -> Iterator[list[str]]:
+  """Yield documents of a range in blocks whose ends are reproducible."""
   block: list[str] = []
   characters = 0
-  for index in range(first, len(texts)):
+  for index in range(first, last):
     block.append(texts[index])
     characters += len(block[-1])
     if characters >= _BLOCK_CHARACTERS or len(block) == _BLOCK_DOCUMENTS:

@@ -55,39 +55,6 @@ def exact_counts(length: int, *, rate: Rate, mean: MeanLength) -> tuple[int, int
   return tokens, min(max(round(tokens / mean), 1), length - tokens)
 
 
-def raw_length(inputs_length: int, *, rate: Rate, mean: MeanLength) -> tuple[int, int]:
-  """Compute the row length whose corrupted inputs have `inputs_length` tokens.
-
-  As T5's released code. Inputs and targets each hold one sentinel per span and one end token. At rate 1/2 targets may
-  not be longer than inputs. (512, .15, 3) gives rows of 568 and targets of 114.
-
-  Returns:
-    (tokens of a row, length of its targets).
-
-  Raises:
-    ValueError: `inputs_length` has no room for a token and the end token, or rows of any length fit.
-  """
-  check_rate(rate)
-  if rate == 1:
-    raise ValueError('rate=1.0 hides all tokens except one, so rows of any length fit: choose a rate below 1')
-
-  # (inputs, targets) of a raw row
-  def lengths(raw: int) -> tuple[int, int]:
-    tokens, spans = exact_counts(raw, rate=rate, mean=mean)
-    return raw - tokens + spans + 1, tokens + spans + 1
-
-  if lengths(1)[0] > inputs_length:
-    raise ValueError(f'inputs of length {inputs_length} have no room for a token and the end token: use at least 2')
-  # the largest raw row whose inputs fit
-  raw = 1
-  while lengths(raw + 1)[0] <= inputs_length:
-    raw += 1
-  targets = lengths(raw)[1]
-  if rate == 0.5 and targets > inputs_length:
-    raw, targets = raw - 1, targets - 1
-  return raw, targets
-
-
 def exact_spans(key: Array, row: Row, *, rate: Rate = 0.15, mean: MeanLength = 3.0) -> Spans:
   """Corrupt spans as T5 does (Raffel et al. 2020, §3.3.4).
 

@@ -52,7 +52,9 @@ class Prepared(NamedTuple):
   facts: dict[str, str]
 
 
-def prepare(settings: Mapping[str, Any], *, shared: Where | None = None) -> Prepared:
+def prepare(
+  settings: Mapping[str, Any], *, shared: Where | None = None, part: tuple[int, int] | None = None
+) -> Prepared:
   """Make the token stores and tables of a run in `data.cache`.
 
   Complete ones are kept. Several processes may call it, and any may be killed: unfinished files have other names, or a
@@ -61,6 +63,7 @@ def prepare(settings: Mapping[str, Any], *, shared: Where | None = None) -> Prep
 
   Args:
     shared: where what is missing is taken from, and what was made is left; None for nowhere.
+    part: a worker and the number of workers, of which each tokenises a part of each text; None to join the parts.
   """
   settings = from_data.filled(settings)
   vocab = make_vocab(settings)
@@ -68,9 +71,9 @@ def prepare(settings: Mapping[str, Any], *, shared: Where | None = None) -> Prep
   lines: list[Line] = []
   facts = {}
   for place, block in config.of_data(settings).items():
-    source, found = _opened(place, block, settings, parts, shared=shared)
+    source, found = _opened(place, block, settings, parts, shared=shared, part=part)
     lines += found
-    if place == 'data':
+    if place == 'data' and source is not None:
       facts = {
         'data_digest': source.digest,
         'vocab_digest': vocab.digest,
@@ -101,9 +104,10 @@ def digests(settings: Mapping[str, Any], *, makes: bool) -> Iterator[tuple[str, 
 
 
 def _opened(
-  place: str, block: Mapping[str, Any], settings: Mapping[str, Any], parts: Parts, *, shared: Where | None
-) -> tuple[Source, list[Line]]:
-  """Open the examples of a block, and list their inputs."""
+  place: str, block: Mapping[str, Any], settings: Mapping[str, Any], parts: Parts, **at: Any
+) -> tuple[Source | None, list[Line]]:
+  """Open a block, or make its part (None); `at` as for `prepare`."""
+  shared: Where | None = at['shared']
 
   def make() -> Source:
     return make_source(block, parts.vocab, seed=settings['seed'], reader=parts, where=place)
@@ -118,12 +122,17 @@ def _opened(
     except made.Unmade as unmade:
       if unmade.made.folder in taken or not _take(unmade.made, block, shared):
         files.check_writable(shared, name='--shared')  # before it is made, which may take hours
+        if at['part'] is None:
+          _take_parts(unmade.made, block, shared)
         break
       taken.add(unmade.made.folder)
     finally:
       renewed |= {one.folder for one in told if not one.found}
-  with made.watching() as told:
-    source = make()
+  try:
+    with made.watching(part=at['part']) as told:
+      source: Source | None = make()
+  except made.Partial as partial:
+    source, told = None, [partial.made]
   renewed |= {one.folder for one in told if not one.found}
   if shared is not None:
     for one in told:
@@ -172,6 +181,14 @@ def _take(one: Made, block: Mapping[str, Any], shared: Where) -> bool:
   return True
 
 
+def _take_parts(one: Made, block: Mapping[str, Any], shared: Where) -> None:
+  """Copy the parts of a store, which joining them removes."""
+  if one.what == 'tokens' and one.folder is not None and (there := _in_shared(one, block, shared)) is not None:
+    for mark in files.listing(there, 'parts/*/manifest.json'):
+      for name in SHARED[one.what]:
+        _bring(mark.parent / name, one.folder / 'parts' / mark.parent.name / name)
+
+
 def _bring(source: Path, target: Path) -> None:
   """Copy a file to the cache, resuming an interrupted download."""
   if files.is_address(source):
@@ -194,6 +211,7 @@ def _leave(one: Made, block: Mapping[str, Any], shared: Where, *, replaces: bool
       files.remove(last)  # no host takes files that are being changed
   for name in SHARED[one.what]:
     _copy(one.folder / name, there / name)
+  files.remove_folder(there / 'parts')
   log.info('%s: left in %s', one.folder, there)
 
 
