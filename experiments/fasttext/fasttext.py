@@ -12,13 +12,13 @@ was compared with the released code. The trunk alone has no n-grams; `vectors sa
 
 Arguments: `in_order`, vectors that move after each pair, as in the released code (needs `bash launch/setup.sh numba`);
 `quick`.
-Differs from the paper: the text is Wikipedia of one language edition; without `in_order` the pairs of BATCH rows move
+Differs from the paper: the text is Wikipedia of one language edition; without `in_order` the pairs of eight rows move
 the vectors at once, by the sum of their gradients; the vectors of words begin as U(-.5, .5) / d, there as U(-1, 1) / d.
 """
 
 from experiments import common
 
-LENGTH, BATCH = 128, 8
+LENGTH, BATCHES = 128, {'rows': 8, 'in_order': 128}
 
 
 def get_config(arg=''):
@@ -27,9 +27,9 @@ def get_config(arg=''):
   c.vocab = dict(name='words', path=common.vocab('words'))
   c.model = dict(name='static', variant='word2vec')
   c.objective = dict(name='fasttext', window=5, negatives=5, shortest=3, longest=6, buckets=2_000_000)
-  c.objective.update = common.chosen(arg, ('rows', 'in_order'))
-  c.data = dict(name='stream', path=common.corpus('wiki'), layout='stream', length=LENGTH, batch_size=BATCH)
+  update = c.objective.update = common.chosen(arg, ('rows', 'in_order'))
+  c.data = dict(name='stream', path=common.corpus('wiki'), layout='stream', length=LENGTH, batch_size=BATCHES[update])
   c.optim = dict(name='sgd', rate=0.05, schedule='linear', warmup=0)
   c.eval, c.best = common.validation(), ('validation/loss', 'min')
-  c.eval_every, c.save_every = 20_000, 20_000
+  c.eval_every = c.save_every = 160_000 // BATCHES[update]
   return common.quick(c, arg)

@@ -17,14 +17,14 @@ Arguments: `cbow`, the continuous bag of words at its rate; `hs`, a hierarchical
   plm-jax train --config=experiments/word2vec/skipgram.py:vectors --workdir=runs/word2vec/further \\
     --config.init_from.0.source=vectors.txt --config.model.overrides.hidden_dim=50
 Words that the file lacks begin as they would without it. No file has the output table, which begins with zeros.
-Differs from the paper: the text is Wikipedia; without `in_order` the pairs of BATCH rows move the vectors at once, by
+Differs from the paper: the text is Wikipedia; without `in_order` the pairs of eight rows move the vectors at once, by
 the sum of their gradients, where word2vec.c moves them one by one; windows end at the ends of rows. As there, `cbow`
 moves each word of a bag by the whole error of their mean.
 """
 
 from experiments import common
 
-LENGTH, BATCH = 128, 8
+LENGTH, BATCHES = 128, {'rows': 8, 'in_order': 128}  # many pairs at once diverge, unless they are updated in order
 RATES = {'skipgram': 0.025, 'cbow': 0.05}
 
 
@@ -35,12 +35,13 @@ def get_config(arg=''):
   c.vocab = dict(name='words', path=common.vocab('words'))
   c.model = dict(name='static', variant='word2vec', overrides={})
   output = {'negatives': dict(name='skipgram', negatives=5), 'hs': dict(name='hierarchical_softmax')}
-  shared = dict(architecture=architecture, window=5, subsample=1e-3, update=common.chosen(arg, ('rows', 'in_order')))
+  update = common.chosen(arg, ('rows', 'in_order'))
+  shared = dict(architecture=architecture, window=5, subsample=1e-3, update=update)
   c.objective = output[common.chosen(arg, ('negatives', 'hs'))] | shared
-  c.data = dict(name='stream', path=common.corpus('wiki'), layout='stream', length=LENGTH, batch_size=BATCH)
+  c.data = dict(name='stream', path=common.corpus('wiki'), layout='stream', length=LENGTH, batch_size=BATCHES[update])
   c.optim = dict(name='sgd', rate=RATES[architecture], schedule='linear', warmup=0, floor=1e-4)
   if 'vectors' in common.words(arg):
     c.init_from = (dict(source='vectors.txt', from_='', to='trunk/token_embed', fresh_zeros=True),)
   c.eval, c.best = common.validation(), ('validation/loss', 'min')
-  c.eval_every, c.save_every = 20_000, 20_000
+  c.eval_every = c.save_every = 160_000 // BATCHES[update]
   return common.quick(c, arg)

@@ -105,23 +105,26 @@ def _moves(jit: Any, width: int) -> tuple[Any, Any, Any]:
     count = 1
     while count <= len(letters) and letters[count - 1] >= 0:
       count += 1
-    by = np.float32(1 / count)
+    by, row = np.float32(1 / count), words[token]
     for j in range(width):
-      vector[j] += by * words[token, j]
+      vector[j] += by * row[j]
     for gram in letters[: count - 1]:
+      row = ngrams[gram]
       for j in range(width):
-        vector[j] += by * ngrams[gram, j]
+        vector[j] += by * row[j]
 
   @jit
   def move_word(error, token, letters, words, ngrams, rates):  # type: ignore[no-untyped-def]
     """Add the error of a mean to each of its parts."""
+    rate, row = rates[0], words[token]
     for j in range(width):
-      words[token, j] += rates[0] * error[j]
+      row[j] += rate * error[j]
     for gram in letters:
       if gram < 0:
         break
+      rate, row = rates[2], ngrams[gram]
       for j in range(width):
-        ngrams[gram, j] += rates[2] * error[j]
+        row[j] += rate * error[j]
 
   @jit
   def predict(vector, error, targets, output, rate):  # type: ignore[no-untyped-def]

@@ -29,7 +29,7 @@ from plm_jax.core.types import EVERYTHING, Array, PyTree
 from plm_jax.optim import averages, groups, rules, schedules
 from plm_jax.optim.groups import Decays, Settings, Written
 
-ClipBy = Literal['norm', 'element']
+ClipBy = Literal['norm', 'element', 'row']
 _OWN = ('steps', 'warmup')  # keywords of schedules that are also keywords of `make`
 
 
@@ -93,7 +93,8 @@ def make(
       part of the clip norm. A multiplier that is 0 at some step (unfrozen later) is not part of the clip norm either,
       but its moments accumulate, so its first update has the usual size.
     clip: limit on the gradient; None for none.
-    clip_by: 'norm' scales all gradients so that their joint norm is at most `clip`; 'element' bounds each number.
+    clip_by: 'norm' scales all gradients so that their joint norm is at most `clip`; 'element' bounds each number; 'row'
+      bounds the norm of each vector along a last axis, such as the vector of a word that many pairs of a batch have.
     ema: decay of an exponential mean of the parameters, which is evaluated instead of them.
     **rest: keywords of the rule and of the schedule.
 
@@ -339,6 +340,11 @@ def _make_clip(limit: float | None, by: ClipBy) -> Callable[[PyTree, PyTree], Py
       return gradients
     if by == 'element':
       return jax.tree.map(lambda gradient: jnp.clip(gradient, -limit, limit), gradients)
+    if by == 'row':
+      square = lambda gradient: jnp.sum(jnp.square(gradient), axis=-1 if gradient.ndim else None, keepdims=True)  # noqa: E731
+      return jax.tree.map(
+        lambda gradient: gradient * (limit / jnp.maximum(jnp.sqrt(square(gradient)), limit)), gradients
+      )
     squares = jax.tree.map(lambda g, by: jnp.sum(jnp.where(by == 0, 0.0, jnp.square(g))), gradients, multipliers)
     norm = jnp.sqrt(sum(jax.tree.leaves(squares)))
     return jax.tree.map(lambda gradient: jnp.where(norm <= limit, gradient, gradient * (limit / norm)), gradients)

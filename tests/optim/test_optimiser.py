@@ -174,8 +174,20 @@ def test_clip_equals_optax():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(1 - a, b, rtol=1e-5, atol=1e-6), after, expected)
 
 
-def test_no_gradient_at_all_is_no_division_by_zero():
-  _, after = run(make(clip=1.0), 1, jax.tree.map(jnp.zeros_like, tree()))
+def test_clip_of_rows_bounds_each_vector():
+  gradients = jax.tree.map(lambda leaf: leaf * jnp.arange(leaf.size).reshape(leaf.shape), tree())
+  _, after = run(make(name='sgd', rate=1.0, clip=2.0, clip_by='row'), 1, gradients)
+  lengths = set()
+  for before, new, gradient in zip(*map(jax.tree.leaves, (tree(), after, gradients)), strict=True):
+    norm = np.linalg.norm(gradient, axis=-1, keepdims=True)
+    assert np.allclose(before - new, gradient * np.minimum(1, 2 / np.maximum(norm, 1e-9)), atol=1e-5)
+    lengths |= set((norm > 2).ravel().tolist())
+  assert lengths == {True, False}
+
+
+@pytest.mark.parametrize('by', ['norm', 'row'])
+def test_no_gradient_at_all_is_no_division_by_zero(by):
+  _, after = run(make(clip=1.0, clip_by=by), 1, jax.tree.map(jnp.zeros_like, tree()))
   assert equal(after, tree())
 
 
@@ -303,7 +315,7 @@ def test_norms():
     ({'name': 'lamb', 'adapt': (('.*', 0.5),)}, r"optim.adapt: '\.\*'.*0\.5"),
     ({'name': 'lamb', 'adapt': (('.*', {'unfreeze': 3}),)}, r'optim.adapt: .*unfreeze'),
     ({'clip': 0}, r'optim.clip=0'),
-    ({'clip': 1.0, 'clip_by': 'value'}, r'norm, element'),
+    ({'clip': 1.0, 'clip_by': 'value'}, r'norm, element, row'),
     ({'name': 'asgd', 'ema': 0.9}, r"optim.ema=0.9.*'asgd'"),
   ],
 )
