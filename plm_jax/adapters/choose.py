@@ -6,7 +6,7 @@ Every option is a separate sequence that starts with the context: [CLS] stem [SE
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
@@ -26,13 +26,6 @@ DATA = dict(name='labelled', kind='options')  # keys of the data block of a publ
 TEXTS = 2  # of an example
 OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
 NEVER = -1e30  # score of a missing option
-
-
-class ChooseSettings(NamedTuple):
-  """Inputs of the trunk, and weight of the auxiliary language model."""
-
-  inputs: texts.Inputs
-  lm_weight: float
 
 
 def make(
@@ -75,39 +68,38 @@ def make(
     raise ValueError(
       f'adapter.same_dropout=True needs a head of one layer and adapter.hidden={hidden} makes two: remove one of them'
     )
-  s = ChooseSettings(inputs=texts.inputs_of(trunk), lm_weight=lm_weight)
   head = (dropout, hidden, activation, frozen, pool, init_std)
   model = sequences.Model(trunk, 'each', 1, *head, same_dropout=same_dropout, pool_windows=pool_windows)
   return Task(
     model=model,
-    prepare=partial(prepare, s),
-    loss=partial(loss, s),
+    prepare=partial(prepare, texts.inputs_of(trunk), lm_weight),
+    loss=partial(loss, lm_weight),
     predict=predict,
     in_words=in_words,
     trains=texts.trained(frozen, trunk),
   )
 
 
-def prepare(s: ChooseSettings, root: Array, batch: Batch) -> Example:
+def prepare(inputs: texts.Inputs, lm_weight: float, root: Array, batch: Batch) -> Example:
   """Prepare options and labels; with `lm_weight` also the next tokens."""
   targets = texts.labelled(batch)
   targets |= {
     'scale': batch_scale(targets['weights']),
     'present': (batch['segment_ids'] > 0).any(axis=tuple(range(2, batch['segment_ids'].ndim))),  # [b, k]
   }
-  if s.lm_weight:
+  if lm_weight:
     rows, length = batch['tokens'].shape[0], batch['tokens'].shape[-1]
     targets |= texts.lm_targets(*(batch[name].reshape(rows, -1, length) for name in ('tokens', 'segment_ids')))
-  return Example(sequences.read(batch, s.inputs), targets)
+  return Example(sequences.read(batch, inputs), targets)
 
 
-def loss(s: ChooseSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(lm_weight: float, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy over options; with `lm_weight` add the language model's loss."""
   targets, weights = example.targets, example.targets['weights']
   scores, hidden = _scores(forward, example)
   values = cross_entropy(scores, targets['label'])
   metrics = {'accuracy': metric(scores.argmax(axis=-1) == targets['label'], weights)}
-  values, metrics = texts.with_language_model(s.lm_weight, forward, hidden, targets, values, metrics)
+  values, metrics = texts.with_language_model(lm_weight, forward, hidden, targets, values, metrics)
   return Loss(scaled_sum(values, weights, targets['scale']), metrics | {'loss': metric(values, weights)})
 
 

@@ -12,7 +12,7 @@ punctuation (Buchholz and Marsi 2006, §3.2). Words whose head was truncated are
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -53,24 +53,13 @@ class Model(nn.Module):
     self.arc_dropout = Dropout(self.dropout)
 
   def __call__(self, may_be_head: Array, train: bool = False, **inputs: Array) -> Array:
-    """Compute the scores f32[b, l, l * r] of arcs, see `over_arcs`.
-
-    Args:
-      may_be_head: bool[b, l], True at the first piece of a word.
-    """
+    """Compute the scores f32[b, l, l * r] of arcs, see `over_arcs`."""
     out = self.trunk(**inputs, train=train and not self.frozen)
     states = read_layers(out, self.layers)
     if self.frozen:
       states = jax.lax.stop_gradient(states)
     joined = self.arc_dropout(jnp.concatenate(states, axis=-1), train=train)  # [b, l, d * layers]
     return over_arcs(self.arcs(joined, joined), may_be_head, segments_of(inputs))
-
-
-class ParseSettings(NamedTuple):
-  """Inputs of the trunk, and number of relations."""
-
-  inputs: Inputs
-  relations: int
 
 
 def make(
@@ -101,13 +90,12 @@ def make(
   check_names('relations', relations)
   if not layers:
     raise ValueError('adapter.layers=() is empty: give one or more, such as -1 for the output of the trunk')
-  s = ParseSettings(inputs=inputs_of(trunk), relations=len(relations))
   model = Model(trunk, len(relations), width, tuple(layers), dropout, frozen, init_std)
   return Task(
     model=model,
-    prepare=partial(prepare, s),
-    loss=partial(loss, s),
-    predict=partial(predict, s),
+    prepare=partial(prepare, inputs_of(trunk), len(relations)),
+    loss=partial(loss, len(relations)),
+    predict=partial(predict, len(relations)),
     in_words=in_words,
     classes=len(relations),
     class_names=tuple(relations),
@@ -115,42 +103,42 @@ def make(
   )
 
 
-def prepare(s: ParseSettings, root: Array, batch: Batch) -> Example:
+def prepare(inputs: Inputs, relations: int, root: Array, batch: Batch) -> Example:
   """Prepare texts, first pieces of words, and the right arcs."""
   words = (batch['heads'] != -1) & (batch['segment_ids'] > 0)
   row_weight = batch['row_weight'][:, None]
   labelled = words & (batch['heads'] >= 0) & (batch['labels'] >= 0)
   weights = labelled * row_weight
   targets = {
-    'arcs': jnp.where(labelled, batch['heads'] * s.relations + batch['labels'], 0),  # int[b, l], see `over_arcs`
+    'arcs': jnp.where(labelled, batch['heads'] * relations + batch['labels'], 0),  # int[b, l], see `over_arcs`
     'words': words & (batch['labels'] >= 0) & (row_weight > 0),
     'weights': weights,
     'scale': batch_scale(weights),
   }
-  return Example(read_text(batch, s.inputs) | {'may_be_head': words}, targets)
+  return Example(read_text(batch, inputs) | {'may_be_head': words}, targets)
 
 
-def loss(s: ParseSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(relations: int, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of the right arc of each word."""
   targets, weights = example.targets, example.targets['weights']
   scores = forward(**example.inputs)
   nats = cross_entropy(scores, targets['arcs'])  # [b, l]
   predicted, right = scores.argmax(axis=-1), targets['arcs']
-  same_head = predicted // s.relations == right // s.relations
+  same_head = predicted // relations == right // relations
   return Loss(
     scaled_sum(nats, weights, targets['scale']),
     {'loss': metric(nats, weights), 'uas': metric(same_head, weights), 'las': metric(predicted == right, weights)},
   )
 
 
-def predict(s: ParseSettings, forward: Forward, example: Example) -> dict[str, Array]:
+def predict(relations: int, forward: Forward, example: Example) -> dict[str, Array]:
   """Predict words' heads, relations, probabilities [b, l]; else -1, -1, 0."""
   words = example.targets['words']
   probabilities = jax.nn.softmax(forward(**example.inputs), axis=-1)
   arcs = probabilities.argmax(axis=-1)
   return {
-    'heads': jnp.where(words, arcs // s.relations, -1).astype(jnp.int32),
-    'labels': jnp.where(words, arcs % s.relations, -1).astype(jnp.int32),
+    'heads': jnp.where(words, arcs // relations, -1).astype(jnp.int32),
+    'labels': jnp.where(words, arcs % relations, -1).astype(jnp.int32),
     'probability': jnp.where(words, probabilities.max(axis=-1), 0.0),
   }
 

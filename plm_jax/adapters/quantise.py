@@ -9,17 +9,15 @@ with the weights. A run is opened, exported and used for generation with rounded
 rounds activations, which stay in float32 here.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
 import flax.linen as nn
-import jax
 import numpy as np
 
 from plm_jax.adapters import wrapped
 from plm_jax.compression import quantise
-from plm_jax.core.param_paths import flat
 from plm_jax.core.types import Array, Supervised, Task, Vocab
 from plm_jax.layers.linear import Dense, Embed
 
@@ -55,22 +53,14 @@ def channels_of(trunk: nn.Module) -> dict[str, tuple[int, ...]]:
   Returns:
     path, such as 'trunk/layers/query/kernel' -> axes within a channel, counted from the end.
   """
-  channels: dict[str, tuple[int, ...]] = {}
 
-  def note(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
-    module = context.module
-    if isinstance(module, Dense):
-      outputs = len(module.features) if isinstance(module.features, tuple) else 1
-      axes = tuple(range(-module.num_inputs - outputs, -outputs))
-      channels['/'.join(('trunk', *module.path, 'kernel'))] = axes
-    elif isinstance(module, Embed) and module.name in TABLES:
-      channels['/'.join(('trunk', *module.path, 'table'))] = (-1,)
-    return call(*args, **kwargs)
+  def is_rounded(module: Any) -> bool:
+    return isinstance(module, Dense) or (isinstance(module, Embed) and module.name in TABLES)
 
-  with nn.intercept_methods(note):
-    params = jax.eval_shape(lambda: trunk.init(jax.random.key(0), method='init_all')['params'])
-  present = flat({'trunk': nn.unbox(params)})
-  return {path: channels[path] for path in sorted(channels) if path in present}
+  def within(inputs: int, outputs: int) -> tuple[int, ...]:
+    return tuple(range(-inputs - outputs, -outputs)) if inputs else (-1,)  # of a table
+
+  return {path: within(*axes) for path, axes in wrapped.matrices(trunk, is_rounded).items()}
 
 
 def scales(channels: Channels, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:

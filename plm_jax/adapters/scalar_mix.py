@@ -22,7 +22,7 @@ new parameters are `trunk/scalar_mix`, `trunk/output_mix`, `trunk/task_lstm` and
 from collections.abc import Mapping
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax
@@ -144,13 +144,6 @@ class MixedTrunk(nn.Module):
     self.trunk.init_all()
 
 
-class ScalarMixSettings(NamedTuple):
-  """The inner task, and the penalty on the weights of the mix."""
-
-  inner: Task
-  penalty: float
-
-
 def make(
   *,
   trunk: nn.Module,
@@ -202,25 +195,24 @@ def make(
   task = build.make('adapters', inner, trunk=mixed, vocab=vocab)._replace(trains=(*HEADS, ADDED))
   if not penalty:
     return task
-  s = ScalarMixSettings(inner=task, penalty=penalty)
-  return task._replace(prepare=partial(prepare, s), loss=partial(loss, s), evaluate=task.evaluate or task.loss)
+  prepare_own, loss_own = partial(prepare, task), partial(loss, task, penalty)
+  return task._replace(prepare=prepare_own, loss=loss_own, evaluate=task.evaluate or task.loss)
 
 
-def prepare(s: ScalarMixSettings, root: Array, batch: Batch) -> Example:
+def prepare(inner: Task, root: Array, batch: Batch) -> Example:
   """Prepare the inner example, and each example's share of the penalty."""
-  example = s.inner.prepare(root, batch)
+  example = inner.prepare(root, batch)
   terms = row_terms(batch['row_weight'])
   return example._replace(targets={**example.targets, 'penalty_share': terms['row_weight'] * terms['row_scale']})
 
 
-def loss(s: ScalarMixSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(inner: Task, weight: float, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the inner loss plus the penalty, in training."""
-  inner = s.inner.loss(forward, example, carry, rng)
-  penalty = s.penalty * forward(method=squared_weights)
+  result = inner.loss(forward, example, carry, rng)
+  penalty = weight * forward(method=squared_weights)
   share = example.targets['penalty_share'].sum()  # of a micro-batch in its batch
-  return inner._replace(
-    value=inner.value + penalty * share, metrics=inner.metrics | {'penalty': (penalty * share, share)}
-  )
+  metrics = result.metrics | {'penalty': (penalty * share, share)}
+  return result._replace(value=result.value + penalty * share, metrics=metrics)
 
 
 def squared_weights(model: Any, train: bool = False) -> Array:

@@ -5,7 +5,7 @@ both computes a value (STS-B) or classes (MRPC, QQP).
 """
 
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -21,14 +21,6 @@ PAPER = Supervised(year=2018, title='GPT §3.3')
 READS = ('tokens', 'segment_ids', 'swapped_tokens', 'swapped_segment_ids', 'label')
 OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
 QUICK = dict(kind='class')  # settings of a smoke test (`file.py:quick`)
-
-
-class SimilaritySettings(NamedTuple):
-  """Inputs of the trunk, kind ('class' or 'regression'), and weight of the auxiliary language model."""
-
-  inputs: texts.Inputs
-  kind: str
-  lm_weight: float
 
 
 def make(
@@ -66,37 +58,33 @@ def make(
   """
   texts.check_head('similarity', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   count = classify.class_count(kind, classes=classes)
-  s = SimilaritySettings(inputs=texts.inputs_of(trunk), kind=kind, lm_weight=lm_weight)
   model = sequences.Model(trunk, 'sum', count or 1, dropout, hidden, activation, frozen, pool, init_std)
   task = Task(
     model=model,
-    prepare=partial(prepare, s),
-    loss=partial(loss, s),
-    predict=partial(classify.predict, s.kind, 0.0),
+    prepare=partial(prepare, texts.inputs_of(trunk), kind, lm_weight),
+    loss=partial(loss, kind, lm_weight),
+    predict=partial(classify.predict, kind, 0.0),
     in_words=classify.in_words,
     trains=texts.trained(frozen, trunk),
   )
   return classify.scored(task, kind=kind, classes=count)
 
 
-def prepare(s: SimilaritySettings, root: Array, batch: Batch) -> Example:
-  """Prepare pairs in both orders [b, 2, l] and labels.
-
-  With `lm_weight` also the next tokens.
-  """
+def prepare(inputs: texts.Inputs, kind: Kind, lm_weight: float, root: Array, batch: Batch) -> Example:
+  """Prepare pairs in both orders, [b, 2, l], labels and next tokens."""
   names = [name for name in texts.OF_TEXT if name in batch and f'swapped_{name}' in batch]
   both = {name: jnp.stack([batch[name], batch[f'swapped_{name}']], axis=1) for name in names}
-  targets = texts.labelled(batch, kind=s.kind)
+  targets = texts.labelled(batch, kind=kind)
   targets['scale'] = batch_scale(targets['weights'])
-  if s.lm_weight:
+  if lm_weight:
     targets |= texts.lm_targets(both['tokens'], both['segment_ids'])
-  return Example(sequences.read(both, s.inputs), targets)
+  return Example(sequences.read(both, inputs), targets)
 
 
-def loss(s: SimilaritySettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(kind: Kind, lm_weight: float, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute cross-entropy or squared error, and the weighted language model's loss."""
   targets, weights = example.targets, example.targets['weights']
   outputs, hidden = forward(**example.inputs)
-  values, metrics = classify.costs(s.kind, outputs, targets)
-  values, metrics = texts.with_language_model(s.lm_weight, forward, hidden, targets, values, metrics)
+  values, metrics = classify.costs(kind, outputs, targets)
+  values, metrics = texts.with_language_model(lm_weight, forward, hidden, targets, values, metrics)
   return Loss(scaled_sum(values, weights, targets['scale']), metrics | {'loss': metric(values, weights)})

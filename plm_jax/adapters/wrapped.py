@@ -114,23 +114,31 @@ def _advance(added: Added, params: Mapping[str, PyTree], step: Array) -> PyTree:
 
 
 def dense_layers(trunk: nn.Module) -> dict[str, Axes]:
-  """Find the dense layers of a trunk, without computing anything.
+  """Find the dense layers of a trunk by path, such as 'trunk/layers/query'."""
+  kernels = matrices(trunk, lambda module: isinstance(module, Dense))
+  return {path.removesuffix('/kernel'): axes for path, axes in kernels.items()}
 
-  Paths are like 'trunk/layers/query'; the layers of a stack share one.
+
+def matrices(trunk: nn.Module, is_one: Callable[[Any], bool]) -> dict[str, Axes]:
+  """Find kernels and tables of modules by path, without computing anything.
+
+  The layers of a stack share a path.
   """
-  layers: dict[str, Axes] = {}
+  found: dict[str, Axes] = {}
 
   def note(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
-    module = context.module
-    if isinstance(module, Dense):
+    module: Any = context.module
+    if is_one(module):
       outputs = len(module.features) if isinstance(module.features, tuple) else 1
-      layers['/'.join(('trunk', *module.path))] = Axes(inputs=module.num_inputs, outputs=outputs)
+      is_dense = isinstance(module, Dense)
+      path = '/'.join(('trunk', *module.path, 'kernel' if is_dense else 'table'))
+      found[path] = Axes(inputs=module.num_inputs if is_dense else 0, outputs=outputs)
     return call(*args, **kwargs)
 
   with nn.intercept_methods(note):
     params = jax.eval_shape(lambda: trunk.init(jax.random.key(0), method='init_all')['params'])
-  present = flat(nn.unbox(params))
-  return {path: axes for path, axes in sorted(layers.items()) if f'{path}/kernel'.removeprefix('trunk/') in present}
+  present = flat({'trunk': nn.unbox(params)})
+  return {path: axes for path, axes in sorted(found.items()) if path in present}
 
 
 def make_inner(inner: Mapping[str, Any], *, trunk: nn.Module, vocab: Vocab, second_vocab: Vocab | None = None) -> Task:

@@ -100,23 +100,14 @@ def group(method: str, max_new: int, settings: Mapping[str, Any]) -> tuple[Const
   if constraints.min_new and not ids_of(constraints.eos_id):
     raise ValueError(f'min_new={constraints.min_new} needs the end token that it delays: set eos_id')
   if method == 'sample':
-    return constraints, _checked_sampling(Sampling(**of(Sampling)))
-  return constraints, _checked_beam(Beam(**of(Beam))) if method == 'beam' else None
-
-
-def _checked_sampling(sampling: Sampling) -> Sampling:
-  temperature, top_k, top_p = sampling
-  if temperature <= 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
-    raise ValueError(f'temperature={temperature} and top_k={top_k} must be positive, and top_p={top_p} in (0, 1]')
-  return sampling
-
-
-def _checked_beam(beam: Beam) -> Beam:
-  if beam.beams < 1 or beam.early_stop not in (True, False, 'never'):
-    raise ValueError(
-      f"beams={beam.beams} must be at least 1, and early_stop={beam.early_stop!r} one of True, False, 'never'"
-    )
-  return beam
+    temperature, top_k, top_p = sampling = Sampling(**of(Sampling))
+    if temperature <= 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+      raise ValueError(f'temperature={temperature} and top_k={top_k} must be positive, and top_p={top_p} in (0, 1]')
+    return constraints, sampling
+  beams, _, stop = beam = Beam(**of(Beam)) if method == 'beam' else Beam()
+  if beams < 1 or stop not in (True, False, 'never'):
+    raise ValueError(f"beams={beams} must be at least 1, and early_stop={stop!r} one of True, False, 'never'")
+  return constraints, beam if method == 'beam' else None
 
 
 def allow(scores: Array, num_new: Array, texts: Array, before: Array, constraints: Constraints, limits: Array) -> Array:

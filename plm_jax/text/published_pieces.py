@@ -1,6 +1,7 @@
 """Published SentencePiece models, with the ids and special tokens that each family adds."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,17 +119,12 @@ def _camembert(model: Model, settings: Spec) -> Form:
   return Form(model._replace(pieces=(*front, *model.pieces[1:], Piece('<mask>', 0.0)), unk_id=3), ROBERTA)
 
 
-def _mbart(model: Model, settings: Spec) -> Form:
-  row = LANGUAGE_ROWS['mbart'](settings.get('src_lang') or LANGUAGE)
-  return Form(_fairseq(model, *LANGUAGES, '<mask>'), row)
-
-
-def _mbart50(model: Model, settings: Spec) -> Form:
-  row = LANGUAGE_ROWS['mbart50'](settings.get('src_lang') or LANGUAGE)
-  return Form(_fairseq(model, *LANGUAGES, *MORE_LANGUAGES, '<mask>'), row)
+def _mbart(family: str, languages: Sequence[str], model: Model, settings: Spec) -> Form:
+  return Form(_fairseq(model, *languages, '<mask>'), LANGUAGE_ROWS[family](settings.get('src_lang') or LANGUAGE))
 
 
 FAMILIES: dict[str, Callable[[Model, Spec], Form]] = {
   't5': _t5, 'mt5': _t5, 'umt5': _t5, 'albert': _albert, 'xlnet': _xlnet, 'llama': _llama, 'codellama': _llama,
-  'debertav2': _deberta, 'xlmroberta': _xlm_roberta, 'camembert': _camembert, 'mbart': _mbart, 'mbart50': _mbart50,
+  'debertav2': _deberta, 'xlmroberta': _xlm_roberta, 'camembert': _camembert,
+  'mbart': partial(_mbart, 'mbart', LANGUAGES), 'mbart50': partial(_mbart, 'mbart50', LANGUAGES + MORE_LANGUAGES),
 }  # fmt: skip

@@ -193,8 +193,11 @@ def making(folder: Path) -> Iterator[Path]:
   if files.exists(folder) and not files.is_folder(folder):
     raise WeightsError(f'{folder} is a file: name another folder')
   if files.is_address(folder):
-    with _sent_to(folder) as partial:
-      yield partial
+    with files.temporary_folder() as partial:
+      try:
+        yield partial
+      except OSError as error:
+        raise WeightsError(f'{folder} cannot be written: {error}; name another folder') from error
     return
   partial, aside = folder.with_name(f'{folder.name}.partial'), _aside(folder)
   with contextlib.ExitStack() as stack:
@@ -214,16 +217,6 @@ def making(folder: Path) -> Iterator[Path]:
       raise WeightsError(f'another process is writing to {folder}: wait for it, or name another folder') from error
     except OSError as error:
       raise WeightsError(f'{folder} cannot be written: {error}; free disk space or name another folder') from error
-
-
-@contextlib.contextmanager
-def _sent_to(folder: Path) -> Iterator[Path]:
-  """Provide an empty local folder, to be filled and uploaded."""
-  with files.temporary_folder() as partial:
-    try:
-      yield partial
-    except OSError as error:
-      raise WeightsError(f'{folder} cannot be written: {error}; name another folder') from error
 
 
 def put_in_place(partial: Path, folder: Path, *, mark: str, replaced: Iterable[str] = ()) -> None:
@@ -277,11 +270,9 @@ def _ids(folder: Path) -> dict[str, int]:
 
 def token_ids(folder: Path) -> dict[str, int]:
   """Read role ('pad') -> id from our `vocab.json`; {} for other folders."""
-  facts = _facts(folder)
-  if not facts:
-    return {}
-  ids = _ids(folder)
-  return {role: ids[token] for role, token in facts['roles'].items()}
+  roles = _facts(folder).get('roles', {})
+  ids = _ids(folder) if roles else {}
+  return {role: ids[token] for role, token in roles.items()}
 
 
 def copy_tokenizer(

@@ -195,11 +195,6 @@ def view(entry: Entry, tensor: np.ndarray, shape: Sequence[int] | None) -> np.nd
   return tensor.T if entry.form in ('linear', 'reversed') else tensor
 
 
-def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-  """Convert a tensor to our leaf or layer; ValueError for other sizes."""
-  return view(entry, tensor, shape).reshape(tuple(shape))
-
-
 def to_theirs(entry: Entry, array: np.ndarray) -> np.ndarray:
   """Convert our leaf, or one layer, to their tensor or part."""
   if entry.form in ('same', 'reversed'):
@@ -211,32 +206,6 @@ def to_theirs(entry: Entry, array: np.ndarray) -> np.ndarray:
   # [inputs..., outputs...] -> [inputs, outputs]
   matrix = array.reshape(math.prod(array.shape[: entry.inputs]), -1)
   return matrix.T if entry.form == 'linear' else matrix
-
-
-def read(
-  entries: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes: Mapping[str, Sequence[int]]
-) -> dict[str, np.ndarray]:
-  """Convert tensors in memory to our parameters, leaf path -> array.
-
-  `weights.open` reads one tensor at a time instead.
-
-  Args:
-    shapes: leaf path -> shape of ours, stacked axis included.
-
-  Raises:
-    KeyError: a tensor is missing.
-    ValueError: a shape does not fit.
-  """
-  out: dict[str, np.ndarray] = {}
-  for entry in entries:
-    shape = tuple(shapes[entry.ours])
-    if entry.stacked:
-      layers = [to_ours(entry, tensors[entry.name(layer)], shape[1:]) for layer in range(shape[0])]
-      out[entry.ours] = np.stack(layers)
-    else:
-      name = next((name for name in (entry.theirs, *entry.tied) if name in tensors), entry.theirs)
-      out[entry.ours] = to_ours(entry, tensors[name], shape)
-  return out
 
 
 OUTPUTS = 'lm_head.weight', 'embed_out.weight'  # their output matrix; the second is that of GPT-NeoX

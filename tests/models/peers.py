@@ -590,3 +590,19 @@ def main() -> None:
 
 if __name__ == '__main__':
   main()
+
+
+def to_ours(
+  entries: Sequence[table.Entry], tensors: Mapping[str, np.ndarray], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, np.ndarray]:
+  """Convert tensors in memory to our parameters, leaf path -> array; `shapes` include the stacked axis."""
+  out: dict[str, np.ndarray] = {}
+  for entry in entries:
+    shape = tuple(shapes[entry.ours])
+    if entry.stacked:
+      layers = [table.view(entry, tensors[entry.name(layer)], shape[1:]) for layer in range(shape[0])]
+      out[entry.ours] = np.stack([layer.reshape(shape[1:]) for layer in layers])
+    else:
+      name = next((name for name in (entry.theirs, *entry.tied) if name in tensors), entry.theirs)
+      out[entry.ours] = table.view(entry, tensors[name], shape).reshape(shape)
+  return out

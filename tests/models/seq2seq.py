@@ -284,7 +284,8 @@ def check_names(name: str) -> None:
   tensors = their_names(case, params)
   leaves = jax.tree_util.tree_leaves_with_path(params)
   ours = {f'trunk/{param_paths.path_name(path)}': np.asarray(leaf) for path, leaf in leaves}
-  again = table.read(case.weights.entries(case.trunk, ()), tensors, {name: leaf.shape for name, leaf in ours.items()})
+  shapes = {name: leaf.shape for name, leaf in ours.items()}
+  again = peers.to_ours(case.weights.entries(case.trunk, ()), tensors, shapes)
   assert ours.keys() == again.keys()
   assert all(np.array_equal(ours[name], again[name]) for name in ours)
   settings = case.weights.read_config(case.weights.write_config(case.trunk, ()))

@@ -11,7 +11,6 @@ from plm_jax.core import param_paths
 from plm_jax.models import bert
 from plm_jax.objectives import mlm, rtd
 from plm_jax.training import step
-from plm_jax.weights import table
 from plm_jax.weights.architectures import distilbert, electra
 from tests import tiny
 from tests.models import parity, peers
@@ -75,7 +74,7 @@ def test_names_go_there_and_back(name):
   theirs = case.names(params)
   flat = {param_paths.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
   entries = weights.entries(case.trunk, [head for head in params if head != 'trunk'])
-  back = table.read(entries, theirs, {path: leaf.shape for path, leaf in flat.items()})
+  back = peers.to_ours(entries, theirs, {path: leaf.shape for path, leaf in flat.items()})
   assert back.keys() == flat.keys()
   assert all(tiny.same(back[path], leaf) for path, leaf in flat.items())
   config = weights.write_config(case.trunk, [head for head in params if head != 'trunk'])

@@ -12,7 +12,6 @@ from plm_jax.adapters import classify
 from plm_jax.core.types import Execution
 from plm_jax.models import xlnet
 from plm_jax.noise import permutation
-from plm_jax.weights import table
 from plm_jax.weights.architectures import xlnet as weights
 from tests import tiny
 from tests.models import peers, xlnet_peer
@@ -137,7 +136,8 @@ def test_every_tensor_goes_there_and_back():
     for path, leaf in jax.tree_util.tree_leaves_with_path(xlnet_peer.draw_params())
   }
   entries = weights.entries(xlnet_peer.TRUNK, ('lm',))
-  again = table.read(entries, xlnet_peer.names(xlnet_peer.draw_params()), {name: x.shape for name, x in flat.items()})
+  tensors = xlnet_peer.names(xlnet_peer.draw_params())
+  again = peers.to_ours(entries, tensors, {name: x.shape for name, x in flat.items()})
   assert again.keys() == flat.keys()
   assert all(np.array_equal(again[name], flat[name]) for name in flat)
 

@@ -6,7 +6,7 @@ from typing import Any
 from plm_jax.models.albert import Albert, units
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.class_heads import TaskHead, check_heads, encoder_tasks, of_task
+from plm_jax.weights.class_heads import check_heads, of_task
 from plm_jax.weights.table import POSITIONS, Derived, Entry, linear, norm
 
 MODEL = 'albert'
@@ -25,10 +25,7 @@ FIELDS: fields.Fields = {
   'classifier_dropout_prob': fields.inert(),
 }
 DERIVED: Mapping[str, Derived] = POSITIONS
-
-
-def tasks(trunk: Albert) -> dict[str, TaskHead]:
-  return encoder_tasks()
+tasks = bert.tasks
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:

@@ -43,7 +43,7 @@ _NAMES: Mapping[str, str] = {  # their fields, ours
 DERIVED: Mapping[str, Derived] = POSITIONS
 
 
-def tasks(trunk: Bert) -> dict[str, TaskHead]:
+def tasks(trunk: nn.Module) -> dict[str, TaskHead]:
   return encoder_tasks()
 
 
