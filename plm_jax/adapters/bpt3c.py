@@ -16,16 +16,8 @@ def read(trunk: nn.Module, tokens: Array, segment_ids: Array, *, window: int, tr
   """Run a trunk with a carry over texts, window by window.
 
   Dropout is sampled for each window, as in the released code. Without dropout the states of real tokens are the same
-  as for whole texts.
-
-  Args:
-    trunk: takes 'carry', and stops its gradient.
-    tokens: int[b, l], padded on the right.
-    segment_ids: int[b, l], one text per sequence; 0 is padding.
-    window: w, number of tokens per window.
-
-  Returns:
-    'hidden' [b, l, d] and 'layers' [n, b, l, d], as the trunk returns them.
+  as for whole texts. The trunk takes 'carry' and stops its gradient. Tokens and segments int[b, l] have one text per
+  sequence, padded on the right. The result has 'hidden' [b, l, d] and 'layers' [n, b, l, d].
   """
   # l 5, w 2:  a b c d e  ->  a b | c d | e 0
   batch_size, length = tokens.shape

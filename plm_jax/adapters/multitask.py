@@ -67,13 +67,7 @@ def adapters_by_part(settings: Mapping[str, Any]) -> Mapping[str, Mapping[str, A
 
 
 def join(tasks: Tasks, *, scores: Mapping[str, tuple[str, ...]] = {}) -> Task:
-  """Combine tasks, each with its own examples, into one.
-
-  Args:
-    tasks: name -> task, in the order of names. Their models share the trunk, and can run the head of another part
-      (`Forward` with `part`).
-    scores: name -> scores, for tasks that do not use their own.
-  """
+  """Combine tasks, in the order of names, into one; `scores` replace theirs."""
   part_scores = {name: scores.get(name, task.scores) for name, task in tasks.items()}
   model: Any = task_mixture.Model(tasks, own_heads=True)
   return Task(

@@ -155,14 +155,7 @@ def in_place(text: Sequence[int], tokens: Array, segment_ids: Array, *, specials
       <s> Which is red ?      ->   <s> Answer :
       which is red ? </s>     ->   Answer : </s>
 
-  Args:
-    text: n ids.
-    tokens: int[b, l], prompts.
-    segment_ids: int[b, l], 0 for padding.
-    specials: ids of special tokens.
-
-  Returns:
-    tokens and segment ids, both int[b, n+2].
+  With n ids in `text`: tokens and segment ids int[b, l] -> both int[b, n+2].
   """
   size, special_ids = len(text), jnp.array(specials, jnp.int32)
   # 1. first and last token of each prompt, and whether they are special

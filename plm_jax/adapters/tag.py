@@ -287,17 +287,9 @@ def spans(
   """Find the spans of labels of entities.
 
   A span starts at a B or S, and at a label that continues no span: after an O, E or S, another type or another text
-  (conlleval).
-
-  Args:
-    tags: int[b, w], labels of words.
-    segment_ids: int[b, w], the text of each word; 0 for no word.
-    types: int[c], the type of each label from 1; 0 for O.
-    opens: bool[c], True for a B or S.
-    closes: bool[c], True for an E or S; None for a scheme without them.
-
-  Returns:
-    starts bool[b, w], the last word int[b, w] of the span that starts here, and its type int[b, w].
+  (conlleval). `tags` int[b, w] are labels of words and `segment_ids` int[b, w] their texts, 0 for no word; the others
+  are those of `Scheme`, `closes` None without any. Returns the starts bool[b, w], the last word int[b, w] of the span
+  that starts here, and its type int[b, w].
   """
   # labels  O B-x I-x I-y   kind 0 1 1 2   starts 0 1 0 1   last, at the starts: - 2 - 3
   kind = jnp.where(segment_ids > 0, types[tags], 0)

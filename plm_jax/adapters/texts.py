@@ -51,12 +51,8 @@ def both_sides(tokens: Array, segment_ids: Array, *, start: int | None = None) -
   """Build the inputs of an encoder-decoder that labels texts.
 
   The encoder reads the text. The decoder reads it shifted by one, after its own last token. The paper feeds both sides
-  the same input (BART §3.1); the released code shifts the decoder's, as in pre-training.
-
-  Args:
-    tokens: int[b, l], one or several texts per sequence.
-    segment_ids: int[b, l], ids of the texts of a sequence; 0 is padding, on either side.
-    start: instead of its last token.
+  the same input (BART §3.1); the released code shifts the decoder's, as in pre-training. `start` replaces the last
+  token. Sequences int[b, l] have one or several texts, padded on either side.
   """
   # tokens a b c d e, segments 1 1 1 2 2   ->   c a b e d
   inner = segment_ids[:, 1:] == segment_ids[:, :-1]  # [b, l - 1], a token and the next are in one text
@@ -116,14 +112,7 @@ def pooled_segments(trunk: nn.Module, inputs: Mapping[str, Array]) -> Array:
 
 
 def pooled(trunk: nn.Module, hidden: Array, segment_ids: Array, *, pool: Pool, frozen: bool) -> Array:
-  """Pool states: [b, l, d] -> [b, d].
-
-  With 'concat' the result is [b, 3 d].
-
-  Args:
-    pool: 'trunk' pools as in the trunk's paper, 'mean' averages the real tokens, 'concat' concatenates the last token,
-      the maximum and the mean (ULMFiT).
-  """
+  """Pool states [b, l, d] to [b, d]; 'concat' gives 3 d."""
   pools = {'trunk': trunk.pool, 'mean': pooling.mean, 'concat': pooling.last_largest_and_mean}
   vectors = pools[pool](hidden, segment_ids)
   return jax.lax.stop_gradient(vectors) if frozen else vectors
@@ -151,10 +140,7 @@ def make_head(
   norms: Norms = False,
   input_dropout: float | None = None,
 ) -> nn.Module:
-  """Build a head of one dense layer, or of two.
-
-  With a `hidden` width there are two, with an activation between them and dropout before each.
-  """
+  """Build a head of one dense layer, or of two if `hidden`."""
   kernel_init = normal(init_std)
   if hidden:
     return PredictionHead(hidden, outputs, activation, dropout, kernel_init, norms, input_dropout)

@@ -94,15 +94,9 @@ def _run(
   rows: int,
   dash: str,
 ) -> list[tuple[list[int], float]]:
-  """Generate ids for prompts; raise ConfigError for an unsupported setting.
+  """Generate ids and a score for prompts; ConfigError for unsupported settings.
 
-  Args:
-    blanks: position of the mask to fill in each prompt; None for models without blanks.
-    special: tokens by role; every text begins with `first`, if there is one.
-    row_indices: of these rows among all, so that each batch has a different random key.
-
-  Returns:
-    Per prompt the generated ids and their score.
+  `blanks` are the positions of masks to fill. Indices of rows among all give each batch a different random key.
   """
   (trunk, params), max_new, pad_id = opened.network, settings['max_new'], opened.vocab.pad_id
   options = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'num_samples'}

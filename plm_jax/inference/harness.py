@@ -324,18 +324,11 @@ def _score(
   answer_segments: Array,
   start: Array,
 ) -> tuple[Array, Array]:
-  """Score an answer per row.
+  """Compute log-probabilities f32[b] of answers int32[b, t], and greedy bool[b].
 
-  Args:
-    start_id: first input token of the decoder of an encoder-decoder.
-    tokens: int32[b, l], the input of a decoder (its answer without the last token included) or of an encoder.
-    segment_ids: int32[b, l], 1 at each token.
-    answer: int32[b, t].
-    answer_segments: int32[b, t], 1 at each token.
-    start: int32[b], position of the state that predicts the first token of the answer.
-
-  Returns:
-    The log-probability f32[b] of each answer, and bool[b]: each of its tokens is the most likely one.
+  `tokens` int32[b, l] are the input of a decoder, including the answer without its last token, or of an encoder;
+  `start_id` is then the first token of the decoder. Segments are 1 at each token. `start` int32[b] is the position of
+  the state that predicts the first token of the answer. The second result: each of its tokens is the most likely one.
   """
   apply: Callable[..., Any] = functools.partial(model.apply, {'params': params})
   if model.trunk.ATTENTION == 'causal':

@@ -97,11 +97,7 @@ def examples(prepare: Callable[..., Any], arrays: Mapping[str, Any], *, seed: in
 
 
 def lines(example: Any, before: np.ndarray | None, vocab: Any) -> list[Line]:
-  """List the readable parts of the first row of an example.
-
-  Args:
-    before: int[rows, length], the tokens before the noise; None for a pair.
-  """
+  """List an example's first row; `before` int[rows, length] are tokens before noise."""
   inputs, targets = example.inputs, example.targets
   for key, shown in (('logs', _counted), ('pairs', _windows), ('backward', _both_ways)):
     if key in inputs or key in targets:

@@ -32,14 +32,9 @@ class Uses(NamedTuple):
 
 
 def look(opened: Opened, word: str, texts: Sequence[str], *, table: nearest.Table | None = None) -> Uses:
-  """Compare the first use of a word in each text.
+  """Compare the first use of a word, ignoring case, in each text.
 
-  A word of several tokens has the mean of their vectors.
-
-  Args:
-    word: as in the texts, ignoring case.
-    texts: two or more.
-    table: vectors without context.
+  A word of several tokens has the mean of their vectors. `table` has vectors without context.
 
   Raises:
     ConfigError: fewer than two texts, a text without the word, or a network or table that does not know the word.

@@ -48,13 +48,9 @@ class Piece(NamedTuple):
 
 
 def pieces(reads: Sequence[Read], *, limit: int | None, causal: bool = False) -> list[Piece]:
-  """Split long texts into windows (overlapping_windows.py).
+  """Split long texts into windows, with their special tokens around each.
 
-  Each window has the special tokens of its text around it.
-
-  Args:
-    limit: maximum tokens per sequence; None for no bound.
-    causal: True if the network reads from left to right.
+  `limit` is the maximum of tokens per sequence, None for no bound; see overlapping_windows.py.
   """
   split = []
   for index, read in enumerate(reads):
@@ -124,12 +120,7 @@ def encode_sentences(
 
 
 def vector(recipe: sentences.Recipe, states: np.ndarray, *, prompt: int = 0) -> np.ndarray:
-  """Compute the vector of a text.
-
-  Args:
-    states: f32[l, d] of its tokens, special tokens included.
-    prompt: tokens at the beginning that are not pooled.
-  """
+  """Compute the vector of states f32[l, d], the first `prompt` not pooled."""
   own = states[prompt:] if len(states) > prompt else states[-1:]
   places = np.arange(prompt + 1, prompt + 1 + len(own), dtype=np.float32)  # weights of 'weightedmean'
   pooled = {
@@ -150,14 +141,9 @@ def vector(recipe: sentences.Recipe, states: np.ndarray, *, prompt: int = 0) -> 
 
 
 def compare(name: str, first: np.ndarray, second: np.ndarray, *, pairs: bool = False) -> np.ndarray:
-  """Compare vectors f32[n, d] and f32[m, d]; distances are negated.
+  """Compare vectors: f32[n, d], f32[m, d] -> f32[n, m], pairs f32[n].
 
-  Args:
-    name: one of `sentences.SIMILARITIES`.
-    pairs: compare only vectors with the same index; n is m.
-
-  Returns:
-    f32[n, m], or f32[n] of pairs.
+  `name` is one of `sentences.SIMILARITIES`; distances are negated. Pairs have the same index, n is m.
   """
   if name == 'cosine':
     first, second = nearest.unit(first), nearest.unit(second)

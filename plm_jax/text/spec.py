@@ -103,13 +103,9 @@ def without_names(spec: Spec) -> Spec:
 
 
 def added_tokens(ids: Mapping[str, int], *, kind: str, mask: str | None) -> list[dict[str, Any]]:
-  """Build the `added_tokens` entries of special tokens.
+  """Build the `added_tokens` entries of special tokens with their ids.
 
-  Args:
-    ids: token -> id.
-    kind: of the vocabulary.
-    mask: the mask token; except in WordPiece and words it includes the space before it, as the word that it replaces
-      would.
+  Except in WordPiece and words the `mask` includes the space before it, as the word that it replaces would.
   """
   flags = {'single_word': False, 'rstrip': False, 'normalized': False, 'special': True}
   lstrip = None if kind in ('wordpiece', 'words') else mask
@@ -202,11 +198,7 @@ def complete_roles(roles: Mapping[str, str], tokens: Collection[str]) -> dict[st
 
 
 def extent(spec: Spec, tokens: Sequence[str], specials: Collection[int]) -> tuple[np.ndarray, np.ndarray]:
-  """Compute `starts_word` bool[v] and `num_bytes` int32[v] of `Vocab`.
-
-  Args:
-    tokens: in the order of their ids.
-  """
+  """Compute `starts_word` and `num_bytes` of `Vocab` for tokens by id."""
   added = {item['content'] for item in spec['added_tokens']}  # spelt as text even if the model spells bytes
   prefix = spec['model'].get('continuing_subword_prefix') or '##'
   rules: dict[str, tuple[Callable[[str], bool], Callable[[str], int]]] = {

@@ -57,13 +57,7 @@ def layers(default: Any = REQUIRED, *, also: str | None = None) -> Field:
 
 
 def number(default: Any = REQUIRED, *, least: float = 0, above: float = -math.inf, most: float = math.inf) -> Field:
-  """Describe a finite number, or null if the default is None.
-
-  Args:
-    least: inclusive lower bound.
-    above: exclusive lower bound.
-    most: inclusive upper bound.
-  """
+  """Describe a finite number, null if that is default; `above` is exclusive."""
   null = ' or null' if default is None else ''
   start = f'from {least:g}' if above < least else f'above {above:g}'
   end = ' on' if most == math.inf and above < least else '' if most == math.inf else f' to {most:g}'

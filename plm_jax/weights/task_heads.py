@@ -119,10 +119,7 @@ def unlike(theirs: Block, ours: Block) -> str:
 
 
 def to_fields(adapter: Block, labels: Sequence[str], outputs: int) -> dict[str, Any]:
-  """Build a head's fields of config.json: class names and the problem type.
-
-  The block `adapter` is empty if it is unknown; `outputs` is the width of the last layer.
-  """
+  """Build a head's class names and problem type; `outputs` is its width."""
   if adapter and adapter['name'] not in NAMED:
     return {}
   names = list(labels) if len(labels) == outputs else [_placeholder(index) for index in range(outputs)]

@@ -111,11 +111,7 @@ def kind_of(heads: Sequence[str], kinds: Mapping[str, str]) -> str:
 
 
 def shared_fields(trunk: nn.Module, heads: Sequence[str], *, output: str = 'mlm') -> dict[str, Any]:
-  """Build the config.json fields that all relatives of BERT share.
-
-  Raises:
-    ValueError: an untied matrix without the head `output`, which precedes it.
-  """
+  """Build fields shared by BERT's relatives; ValueError if untied without `output`."""
   c = trunk.config
   check_output(trunk, heads, output)
   if getattr(c, 'num_tasks', 0) or getattr(c, 'relative_buckets', 0):
@@ -145,9 +141,8 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
 def output(trunk: nn.Module, decoder: str, *, bias: str | None = None) -> list[Entry]:
   """List the entries of the output bias and an untied matrix.
 
-  Args:
-    decoder: their name of the layer.
-    bias: their second name of its bias: the main one if the matrix is tied, and only then.
+  `decoder` is their name of the layer, `bias` their second name of its bias: the main one if the matrix is tied, and
+  only then.
   """
   if trunk.config.tied:
     return [Entry('mlm/bias', bias or f'{decoder}.bias', tied=(f'{decoder}.bias',) if bias else ())]
