@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from plm_jax.cli import command
+from plm_jax.cli import command, programs
 from plm_jax.config import build, signatures
 from plm_jax.core.errors import ConfigError, suggest
 from plm_jax.io import files
@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   if name not in modules:
     raise ConfigError(f'plm-jax: unknown command {name!r}.{suggest(name, modules)} Commands: {", ".join(modules)}.')
+  programs.keep()
   return build.import_file(modules[name]).main(rest)
 
 

@@ -20,7 +20,8 @@ WORKDIR/profile: open it with `xprof --logdir=WORKDIR/profile` and read it with 
 `plm-jax evaluate --predictions=FILE`. If there are several evaluations, --evaluation=NAME selects one.
 
 --compile_cache=DIR stores compiled programs in a folder or bucket (gs://...), which hosts may share. A restarted run,
-or another run with the same shapes, reads every program that took over a second to compile.
+or another run with the same shapes, reads every program that took over a second to compile. By default the folder is
+~/.cache/plm_jax/programs, of at most 2 GiB, in which every command keeps its programs; `none` stores nothing.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.evaluation and not arguments.predictions:
     raise ConfigError('--evaluation selects the evaluation that --predictions=FILE writes: add --predictions=FILE.')
   flags = hosts.given(arguments)
-  cache = None if arguments.compile_cache is None else _make_cache(arguments.compile_cache)
+  cache = arguments.compile_cache and _make_cache(arguments.compile_cache)
   profile = None if arguments.profile is None else profiling.steps(arguments.profile)
   signals.check()
   malloc.reuse()
@@ -61,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   if cache is not None:
     import jax
 
-    jax.config.update('jax_compilation_cache_dir', cache)
+    jax.config.update('jax_compilation_cache_dir', cache or None)
+    jax.config.update('jax_compilation_cache_max_size', -1)
   logs.start()
   signals.check()
   joining.join(flags)
@@ -78,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_cache(where: str) -> str:
-  """Create a local folder of compiled programs; jax warns if unusable."""
+  """Create a local folder of compiled programs; 'none' gives ''."""
+  if where == 'none':
+    return ''
   if files.is_address(where):
     files.path(where)  # raises for an unsupported URL
     return where
