@@ -175,12 +175,8 @@ def check_patterns(patterns: Sequence[str], params: PyTree) -> None:
 def named(targets: Sequence[str], trunk: nn.Module, *, what: str) -> dict[str, Axes]:
   """Select the dense layers of a trunk that `targets` names, by path.
 
-  Args:
-    targets: each the last part of a path, such as 'query', or a regular expression that matches a whole path.
-    what: the config key, for messages.
-
-  Raises:
-    ValueError: a target names no layer, or there are no targets.
+  A target is the last part of a path, such as 'query', or a regular expression that matches a whole path. Raises
+  ValueError, with the config key `what`, if one names no layer, or there are no targets.
   """
   dense = dense_layers(trunk)
   if not targets:

@@ -45,10 +45,7 @@ class _Candidates(NamedTuple):
 def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Array) -> Generated:
   """Search with k open and k finished texts per row.
 
-  Like the beam search of Hugging Face.
-
-  Args:
-    limits: int32[b], most tokens of the texts of each row.
+  It is like the beam search of Hugging Face. `limits` int32[b] are the most tokens of the texts of each row.
   """
   rows, beams, size = reader.token.shape[0], beam.beams, constraints.max_new
   before, used = jnp.repeat(reader.before, beams, axis=0), reader.cache['segment_ids'].shape[1]

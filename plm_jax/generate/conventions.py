@@ -243,13 +243,8 @@ class Encoder:
     return ids
 
 
-def encode(text: str, vocab: 'Vocab', folder: Path, special: Tokens, *, kind: str, published: bool) -> list[int]:
-  """Encode one prompt as `Encoder`, or the begin token; ValueError without ids."""
-  return prompt(text, Encoder(vocab, folder, special, kind=kind, published=published))
-
-
 def prompt(text: str, encoder: Encoder) -> list[int]:
-  """Encode one prompt as `encode`, by an existing encoder."""
+  """Encode one prompt, or the begin token; ValueError without ids."""
   ids, vocab = encoder(text), encoder.vocab
   if not ids and vocab.bos_id is not None:
     ids = [vocab.bos_id]

@@ -41,12 +41,7 @@ def keep_best(logits: Array, sampling: Sampling) -> Array:
 def sample_tokens(
   reader: Reader, constraints: Constraints, sampling: Sampling | None, limits: Array, key: Array
 ) -> Generated:
-  """Generate texts until all have ended or reached their limit.
-
-  Args:
-    sampling: settings of sampling; None takes the best token.
-    key: of the samples; step n folds in n.
-  """
+  """Generate until texts end, with the best tokens if `sampling` is None."""
   rows = reader.token.shape[0]
 
   def step(state: _State) -> _State:

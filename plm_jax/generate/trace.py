@@ -18,18 +18,14 @@ def likeliest(
 ) -> tuple[Array, Array, Array]:
   """Compute the distribution of each token of a text, in one pass.
 
-  Args:
-    trunk: a causal trunk or an encoder-decoder that `Attends`.
-    prompt: ids of the prompt, at least one.
-    new_ids: s ids that follow it, or that a decoder generates for it.
-    top: k, number of best tokens to return.
-    start: first token that the decoder of an encoder-decoder reads.
+  The s ids `new_ids` follow a prompt of at least one id, or are generated for it by a decoder, which reads `start`
+  first.
 
   Returns:
-    The best ids int32[s, k], their probabilities f32[s, k], and the probability f32[s] of each token of `new_ids`.
+    The k = `top` best ids int32[s, k], their probabilities f32[s, k], and the probability f32[s] of each of `new_ids`.
 
   Raises:
-    ValueError: a trunk of another kind.
+    ValueError: a trunk that is neither causal nor an encoder-decoder, or has no logits.
   """
   require(trunk, user='trace', attention=('causal', 'encoder-decoder'), offers=(Attends,))
 

@@ -28,10 +28,8 @@ class Window(NamedTuple):
 def cut(sizes: Sequence[int] | np.ndarray, *, room: int | None, causal: bool = False) -> list[Window]:
   """Split a text into windows; each part belongs to exactly one.
 
-  Args:
-    sizes: tokens of each part. Parts are never split: tokens have size 1, words more.
-    room: tokens per window; None for no bound. A larger part gets a window to itself.
-    causal: True if the network reads from left to right.
+  Parts are never split: tokens have size 1, words more. A part larger than `room`, the tokens per window, gets one to
+  itself; None for no bound. `causal`: the network reads from left to right.
   """
   ends = np.cumsum(np.asarray(sizes, np.int64))
   count = len(ends)

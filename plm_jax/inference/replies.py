@@ -213,11 +213,7 @@ def answer(task: OpenTask, pairs: Sequence[tuple[str, str]], *, best: int, rows:
 
 
 def answer_of(group: Group, *, best: int, knows_none: bool) -> dict[str, Any]:
-  """Combine the windows of a question into a reply of `answer`.
-
-  Args:
-    knows_none: True if the run predicts unanswerable questions.
-  """
+  """Combine windows into a reply; `knows_none`: questions may have no answer."""
   # 1. the largest score of each span of characters, over all windows
   best_score: dict[tuple[int, int], float] = {}
   for prediction, record in zip(group.predictions, group.records, strict=True):

@@ -175,15 +175,10 @@ def ability(reads: Collection[str]) -> Ability | None:
 def predictions(
   task: OpenTask, rows: Sequence[Mapping[str, Any]], *, wanted: Ability, batch_rows: int, vocab: Vocab | None = None
 ) -> list[Predicted]:
-  """Predict new examples.
+  """Predict new examples, which have the fields of the run's data.
 
-  Args:
-    rows: one example or more, with the fields of the run's data.
-    wanted: the method, as label of the progress bar.
-    vocab: reads the examples; None for that of the folder.
-
-  Returns:
-    Predictions in the order of the examples; a question that is read in windows has one per window.
+  Predictions are in the order of the examples; a question that is read in windows has one per window. `vocab` reads the
+  examples; None for that of the folder.
 
   Raises:
     ConfigError: a field of an example is missing or has the wrong type.

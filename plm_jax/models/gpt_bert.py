@@ -109,13 +109,8 @@ class Block(nn.Module):
   ) -> tuple[State, Cache]:
     """Apply both sublayers; also return keys and values.
 
-    Args:
-      state: of the layer before.
-      mask: of the keys.
-      rows: int[b or 1, l, m], row of the table for each query and key.
-      table: [r, d], positions.
-      alphas: f32[2n, 2n + 1], weights of the results of sublayers.
-      past: keys and values of earlier tokens.
+    `rows` int[b or 1, l, m] are those of the table of positions [r, d] for each query and key, `alphas` f32[2n, 2n + 1]
+    the weights of the results of sublayers.
     """
     c = self.config
     x, results, index = state

@@ -49,14 +49,7 @@ class Static(Base):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Look up vectors.
-
-    Args:
-      tokens: int[b, l].
-      segment_ids: ignored, like the arguments below: a word has one vector in every context.
-      type_ids: ignored.
-      positions: ignored.
-      train: ignored; there is no dropout.
+    """Look up vectors of tokens int[b, l]; the other arguments are ignored.
 
     Returns:
       'hidden' [b, l, d]; 'layers' [1, b, l, d], the same; 'carry' ().

@@ -71,12 +71,7 @@ def fix(
 
 
 def fix_of(settings: Mapping[str, Any], name: str = 'vocab', *, heads: Sequence[str] = ()) -> str:
-  """Describe how to get a vocabulary of a run.
-
-  Args:
-    name: its block, 'vocab' or 'second_vocab'.
-    heads: config files whose heads are read before those of the experiments.
-  """
+  """Describe how to get the vocabulary of block `name` of a run."""
   block = settings[name]
   pretrains = bool(settings.get('objective'))
   return fix(block['path'], kind=block['name'], data=settings.get('data'), pretrains=pretrains, heads=heads)

@@ -118,10 +118,7 @@ def around(vocab: Vocab, *, separators: int, typed: bool) -> 'types.Template':
 def marked(path: str | Path, *, template: 'types.Template | None' = None) -> tokenizers.Tokenizer:
   """Load a published tokenizer with its special tokens, as HF's library.
 
-  It raises as `load`.
-
-  Args:
-    template: special tokens around a text, instead of those of the folder.
+  It raises as `load`. `template` has the special tokens around a text, instead of those of the folder.
   """
   spec = {**published.read_folder(files.path(path)).spec, 'truncation': None, 'padding': None}
   if template is not None:

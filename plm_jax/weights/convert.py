@@ -151,10 +151,8 @@ def save_changed(
 ) -> None:
   """Write changed parameters of a folder as a converted checkpoint.
 
-  Args:
-    opened: the source of the parameters; its vocabulary is copied.
-    block: of the model that they belong to now.
-    template: special tokens around a text, if it differs from the vocabulary's.
+  The vocabulary of `opened` is copied. `block` is that of the model now, `template` of a text if the vocabulary
+  differs.
   """
   layers = {path: leaf.shape[0] if param_paths.is_stacked(path, leaf) else None for path, leaf in leaves.items()}
   about = {
@@ -199,10 +197,7 @@ def _save(
 ) -> None:
   """Write a converted checkpoint; an existing one is unchanged if this fails.
 
-  Args:
-    layers: leaf path -> number of layers of a stacked leaf, None for others.
-    put_vocab: writes the vocabulary into a folder, which it creates.
-    finish: writes other files into the folder.
+  `layers` maps a leaf's path to its number of layers, None if not stacked. `put_vocab` creates and fills a folder.
   """
   with release.making(target) as partial:
     for file_index, group in enumerate(tensor_files.shards(plans, shard), start=1):

@@ -148,12 +148,9 @@ def of_objective(trunk: nn.Module, leaves: Mapping[str, Leaf], objective: Mappin
 
 
 def write(folder: Path, *, recipe: Recipe, width: int, similarity: str) -> None:
-  """Write the files of a recipe into a folder with a transformer.
+  """Write the files of a recipe into a folder with a model.
 
-  Args:
-    folder: with config.json, or a converted checkpoint.
-    width: of a token state.
-    similarity: 'cosine' or 'dot', with which vectors are compared.
+  `width` is that of a token state. Vectors are compared by `similarity`, 'cosine' or 'dot'.
   """
   contents: dict[str, tuple[str, dict[str, Any]]] = {'': ('Transformer', {})}
   flags = {field: mode in recipe.modes for field, mode in _MODES.items()}

@@ -140,13 +140,8 @@ POSITIONS: Mapping[str, Derived] = {'position_ids': counts_up, 'token_type_ids':
 def section(tensor: np.ndarray, part: Part) -> np.ndarray:
   """View the rows of a joined tensor that belong to `part`, writable.
 
-  Rows 0 1 2 3 4 5 with groups=2, total=3, start=1 and stop=3 give [[1, 2], [4, 5]].
-
-  Returns:
-    [..., groups, stop - start, ...].
-
-  Raises:
-    ValueError: the joined axis has another size.
+  Rows 0 1 2 3 4 5 with groups=2, total=3, start=1 and stop=3 give [[1, 2], [4, 5]], [..., groups, stop - start, ...].
+  Raises ValueError if the joined axis has another size.
   """
   leading, rows, trailing = tensor.shape[: part.axis], tensor.shape[part.axis], tensor.shape[part.axis + 1 :]
   if rows != part.groups * part.total:
@@ -174,13 +169,8 @@ def shape_of_theirs(entry: Entry, shape: tuple[int, ...]) -> tuple[int, ...]:
 def view(entry: Entry, tensor: np.ndarray, shape: Sequence[int] | None) -> np.ndarray:
   """View their tensor as our leaf, or one layer of it.
 
-  The elements are in our order, axes may still be merged.
-
-  Args:
-    shape: the shape of ours; None skips the check.
-
-  Raises:
-    ValueError: the shapes do not agree.
+  The elements are in our order, axes may still be merged. Raises ValueError unless it agrees with `shape`, that of
+  ours; None skips the check.
   """
   # 1. Our part of a joined tensor: [..., groups * size, ...].
   if part := entry.part:

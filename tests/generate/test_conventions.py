@@ -58,7 +58,7 @@ def test_a_prompt_has_the_ids_of_the_tokenizer(template, kind, tmp_path):
     expected = theirs(text, truncation=False).input_ids
     if kind == 'causal' and template != 'nothing' and expected[-1] in (2, 7) and template != 'llama':
       expected = expected[:-1]  # the end that the tokenizer adds, not the one that the text has
-    found = conventions.encode(text, vocab, tmp_path, special, kind=kind, published=True)
+    found = conventions.prompt(text, conventions.Encoder(vocab, tmp_path, special, kind=kind, published=True))
     assert found == expected
 
 
