@@ -1,15 +1,18 @@
 """Score a bag of words on the columns of a table: the baseline that needs no network.
 
     python -m benchmarks.bag_of_words experiments/tables/minilm.py --scale=small --data=FOLDER
+    python -m benchmarks.bag_of_words experiments/tables/bert_5.py --scale=1m --data=FOLDER --svm
 
 Each column is read as its runs read it: the same training examples, and the same examples of its evaluation. A
 logistic regression of scikit-learn predicts a class from TF-IDF of words and pairs of words (sublinear counts, C = 10),
 a ridge regression a number. Two texts give the counts of each, their products, their differences and their cosine. The
-tag of a word is its most frequent one in the training examples, else the most frequent of all.
+tag of a word is its most frequent one in the training examples, else the most frequent of all. With --svm a linear SVM
+reads words between spaces, of as many examples as the updates of the fine-tuning read, sampled at random.
 """
 
 import argparse
 import collections
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,14 +44,18 @@ def features(vectors: Any, rows: Rows, fields: Sequence[str]) -> Any:
   return sparse.hstack([first, second, product, abs(first - second), cosine]).tocsr()
 
 
-def bag(train: Rows, test: Rows, fields: Sequence[str], label: str, *, number: bool) -> tuple[Any, Any]:
+def bag(
+  train: Rows, test: Rows, fields: Sequence[str], label: str, *, number: bool, svm: bool = False
+) -> tuple[Any, Any]:
   """Predict a class or a number; return predictions and labels."""
   from sklearn.feature_extraction.text import TfidfVectorizer
   from sklearn.linear_model import LogisticRegression, Ridge
+  from sklearn.svm import LinearSVC
 
   texts = [row[field] for row in train for field in fields]
-  vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(texts)
-  model: Any = Ridge(1.0) if number else LogisticRegression(C=10, max_iter=2000)
+  words = {'token_pattern': r'\S+'} if svm else {}
+  vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, **words).fit(texts)
+  model: Any = Ridge(1.0) if number else LinearSVC() if svm else LogisticRegression(C=10, max_iter=2000)
   model.fit(features(vectors, train, fields), [row[label] for row in train])
   return model.predict(features(vectors, test, fields)), np.array([row[label] for row in test])
 
@@ -69,13 +76,14 @@ def main() -> None:
   parser.add_argument('table')
   parser.add_argument('--scale', default='small')
   parser.add_argument('--data', required=True, help='folder of the task data sets')
+  parser.add_argument('--svm', action='store_true')
   arguments = parser.parse_args()
   table = file.read(arguments.table, arguments.scale)
   row = next(iter(table.rows))
   for cell, by_seed in runs.plan(table, runs.Places(None, arguments.data)).items():
     settings = by_seed[0][0].settings
     data, metric = settings['data'], table.columns[cell.column].metric
-    if cell.row != row or data['kind'] not in ('class', 'regression', 'words'):
+    if cell.row != row or data.get('kind') not in ('class', 'regression', 'words'):
       continue
     tested = settings['eval'][metric.partition('/')[0]]['data']['split']
     of = (data['fields'], data['label'])
@@ -83,7 +91,9 @@ def main() -> None:
     if data['kind'] == 'words':
       found, labels = tags(train, test, *of)
     else:
-      found, labels = bag(train, test, *of, number=data['kind'] == 'regression')
+      if arguments.svm and settings['steps']:
+        train = random.Random(0).sample(train, min(len(train), settings['steps'] * data['batch_size']))
+      found, labels = bag(train, test, *of, number=data['kind'] == 'regression', svm=arguments.svm)
     counts = collections.Counter(tag for row in train for tag in np.atleast_1d(row[of[1]]).tolist())
     shown = scores(found, labels, metric, most=counts.most_common(1)[0][0])
     print(f'{cell.column}: {len(train):,} and {len(test):,} examples, {shown}', flush=True)

@@ -1,9 +1,14 @@
 """BERT, Table 5: what its two tasks are worth (Devlin et al. 2018, §5.1).
 
 plm-jax tables experiments/tables/bert_5.py --scale=small --workdir=runs/tables --data=../shared/data
+
+Scales 1m, 5m and 30m have the columns of shared/ladder.py; SST-2 is then in runs/data/sst2_sentences, which
+  python launch/sst2_sentences.py ../shared/data/glue_sst2 runs/data/sst2_sentences
+makes. The text is that of `plm-jax corpus english ../shared/data runs/data/english`.
 """
 
-from experiments.tables.shared import claims, scales, tasks
+from experiments.tables.shared import claims, ladder, scales
+from experiments.tables.shared.scales import SCALES as SCALES
 
 ROWS = {  # config, words, family, MNLI, QNLI, MRPC, SST-2, SQuAD F1
   'BERT base': ('bert/base.py', (), 'bert', (84.4, 88.4, 86.7, 92.7, 88.5)),
@@ -21,7 +26,8 @@ def get_table(scale):
     rate = scales.masks(scale, lifted=True) if config.endswith('base.py') else {}
     rows[name] = scales.pretraining(scale, config, *words, **rate)
     rows[name] |= dict(family=family, published=claims.by_column(COLUMNS, published))
-  columns = tasks.columns(scale, *COLUMNS)
+  columns = ladder.columns(scale, *COLUMNS)
+  alike = [name for name in ladder.asked(scale, 'MRPC', 'SST-2') if name != 'loss']  # that of other tokens
   bilstm = claims.by_column(COLUMNS, (82.1, 84.1, 75.7, 91.6, 84.9))
   rows['+ BiLSTM'] = dict(empty='no head here puts a BiLSTM on a trunk that is fine-tuned', published=bilstm)
   return dict(
@@ -30,10 +36,12 @@ def get_table(scale):
     mark='C',
     columns=columns,
     rows=rows,
-    claims=claims.claimed(
-      columns, rows, ('BERT base', 'No NSP', NAMED), ('No NSP', 'LTR & No NSP'), asked=('MRPC', 'SST-2')
-    ),
-    tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
+    claims=[
+      *claims.claimed(columns, rows, ('BERT base', 'No NSP', NAMED), asked=ladder.asked(scale, 'MRPC', 'SST-2')),
+      *claims.claimed(columns, rows, ('No NSP', 'LTR & No NSP'), asked=alike),
+    ],
+    **scales.seeds(scale),
+    summary='best point on dev' if scale in scales.RUNGS else 'mean',
     reference='No NSP',
     note=scales.masked(scale),
   )

@@ -3,9 +3,14 @@
 plm-jax tables experiments/tables/electra_5.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: a generator half as wide as the trunk; rows of 64 tokens.
+
+Scales 1m, 5m and 30m have the columns of shared/ladder.py; SST-2 is then in runs/data/sst2_sentences, which
+  python launch/sst2_sentences.py ../shared/data/glue_sst2 runs/data/sst2_sentences
+makes. The text is that of `plm-jax corpus english ../shared/data runs/data/english`.
 """
 
-from experiments.tables.shared import bert, claims, scales, tasks
+from experiments.tables.shared import bert, claims, ladder, scales, tasks
+from experiments.tables.shared.scales import SCALES as SCALES
 
 ROWS = {  # what the trunk predicts, weight of its loss: average of GLUE
   'ELECTRA': ('all', 50.0, 85.0),
@@ -14,6 +19,7 @@ ROWS = {  # what the trunk predicts, weight of its loss: average of GLUE
   'ELECTRA 15 %': ('masked', 50.0, 82.4),
 }
 TASKS = ('SST-2', 'MRPC', 'CoLA')
+LADDER = ('SST-2', 'TREC', 'EWT probe')
 
 
 def get_table(scale):
@@ -22,21 +28,27 @@ def get_table(scale):
   for name, (predict, weight, published) in ROWS.items():
     rows[name] = bert.electra(scale, 'electra/base.py', objective__predict=predict, objective__weight=weight)
     rows[name] |= dict(published={'GLUE': published})
-  rows['BERT'] = scales.pretraining(scale, 'bert/base.py', 'mlm') | dict(published={'GLUE': 82.2})
+  is_rung = scale in scales.RUNGS
+  masks = scales.masks(scale, lifted=True) if is_rung else {}
+  rows['BERT'] = scales.pretraining(scale, 'bert/base.py', 'mlm', **masks) | dict(published={'GLUE': 82.2})
+  columns = tasks.glue(scale, *TASKS)
+  if is_rung:  # discriminators have no head that tells words
+    made = ladder.columns(scale, 'SST-2')
+    columns = {'GLUE': dict(empty=tasks.ABSENT['GLUE'])} | {name: made[name] for name in LADDER}
   return dict(
     title='ELECTRA, Table 5: what makes it efficient',
     paper='Clark et al. 2020, §3.4; base, average of GLUE on dev',
     mark='C',
-    columns=tasks.glue(scale, *TASKS),
+    columns=columns,
     rows=tasks.tuned_as(scale, 'electra-base', rows),
     claims=claims.claims(
-      ('GLUE',) if scale == 'paper' else TASKS,
+      ('GLUE',) if scale == 'paper' else LADDER if is_rung else TASKS,
       ('ELECTRA', 'BERT'),
       ('ELECTRA', 'ELECTRA 15 %'),
       ('replace MLM', 'BERT'),
       ('all-tokens MLM', 'replace MLM'),
     ),
-    tuning_seeds=dict(tiny=1, small=3, paper=10)[scale],
-    summary='median' if scale == 'paper' else 'mean',
+    **scales.seeds(scale, paper=10),
+    summary='median' if scale == 'paper' else 'best point on dev' if is_rung else 'mean',
     reference='BERT',
   )

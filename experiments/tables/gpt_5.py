@@ -1,9 +1,14 @@
 """GPT, Table 5: pre-training and the auxiliary objective (Radford et al. 2018, §5).
 
 plm-jax tables experiments/tables/gpt_5.py --scale=small --workdir=runs/tables --data=../shared/data
+
+Scales 1m, 5m and 30m have the columns of shared/ladder.py; SST-2 is then in runs/data/sst2_sentences, which
+  python launch/sst2_sentences.py ../shared/data/glue_sst2 runs/data/sst2_sentences
+makes. The text is that of `plm-jax corpus english ../shared/data runs/data/english`.
 """
 
-from experiments.tables.shared import claims, scales, tasks
+from experiments.tables.shared import claims, ladder, scales
+from experiments.tables.shared.scales import SCALES as SCALES
 
 COLUMNS = ('CoLA', 'SST-2', 'MRPC', 'STS-B', 'QQP', 'MNLI', 'QNLI', 'RTE', 'average')
 ROWS = {
@@ -19,14 +24,19 @@ NOT_IN_SMALL = {'MRPC': LONG, 'STS-B': LONG, 'RTE': 'networks of this scale stay
 
 def get_table(scale):
   """Takes a scale."""
-  keys = dict(epochs=None, steps=800, data__text='text') if scale == 'small' else {}
+  keys = dict(epochs=None, data__text='text') if scale == 'small' or scale in scales.RUNGS else {}
+  keys |= dict(steps=800) if scale == 'small' else {}
   rows = {}
   for name, published in ROWS.items():
     rows[name] = scales.pretraining(scale, 'gpt/gpt.py', **keys)
     rows[name] |= dict(family='gpt', published=claims.by_column(COLUMNS, published))
   rows['no pre-training']['start'] = 'scratch'
   rows['no aux LM']['tuning'] = {'adapter.lm_weight': 0.0}
-  columns = tasks.columns(scale, *COLUMNS)
+  columns = ladder.columns(scale, *COLUMNS)
+  if scale in scales.RUNGS:
+    asked = [name for name, column in columns.items() if column.get('of') == 'evaluation']
+    rows['no pre-training']['without'] = dict.fromkeys(asked, 'without any update it knows nothing')
+    rows['no aux LM']['without'] = dict.fromkeys([*asked, 'TREC', 'EWT probe'], 'only its fine-tuning of SST-2 differs')
   if scale == 'small':
     columns |= {name: dict(empty=reason) for name, reason in NOT_IN_SMALL.items()}
   lstm = claims.by_column(COLUMNS, (30.3, 90.5, 83.2, 71.8, 68.1, 73.7, 81.1, 54.6, 69.1))
@@ -43,9 +53,10 @@ def get_table(scale):
       ('full', 'no pre-training'),
       ('full', 'no aux LM', LARGE),
       ('no aux LM', 'full', SMALL),
-      asked=('SST-2',),
+      asked=ladder.asked(scale, 'SST-2'),
     ),
-    tuning_seeds=dict(tiny=1, small=3, paper=1)[scale],
+    **scales.seeds(scale, paper=1),
+    summary='best point on dev' if scale in scales.RUNGS else 'mean',
     reference='full',
     note='Here MRPC is scored by accuracy and STS-B by the rank correlation.',
   )

@@ -7,22 +7,27 @@ Small: full sentences; three pre-trainings a row, on a twenty-fifth of the text,
 masks are drawn once for each row. The paper reads each of its ten copies of a row four times; here the copies are left
 out, since on more text each mask would be read once, and static and dynamic masks could not differ. The perplexity of
 held-out masked text is not in the paper.
+
+Scales 1m, 5m and 30m have the columns of shared/ladder.py; SST-2 is then in runs/data/sst2_sentences, which
+  python launch/sst2_sentences.py ../shared/data/glue_sst2 runs/data/sst2_sentences
+makes. The text is that of `plm-jax corpus english ../shared/data runs/data/english`.
 """
 
-from experiments.tables.shared import claims, scales, tasks
+from experiments.tables.shared import claims, ladder, scales, tasks
+from experiments.tables.shared.scales import SCALES as SCALES
 
 
 def get_table(scale):
   """Takes a scale."""
   rate = scales.masks(scale)
   copies = 10 if scale == 'paper' else 1
-  text = dict(data__split='train[:4%shuffled]') if scale == 'small' else {}
+  text = dict(data__split='train[:4%shuffled]') if scale == 'small' or scale in scales.RUNGS else {}
   pretrain = ('roberta/formats.py', 'segment_pair' if scale == 'paper' else 'full')
   static = dict(objective__masking='static', objective__copies=copies)
   if scale == 'paper':
     static['data__copies'] = copies
   perplexity = dict(metric='validation/perplexity', of='pretraining', better='min')
-  columns = {'perplexity': perplexity, **tasks.columns(scale, 'SQuAD 2.0', 'MNLI', 'SST-2')}
+  columns = {'perplexity': perplexity, **ladder.columns(scale, 'SQuAD 2.0', 'MNLI', 'SST-2')}
   rows = tasks.tuned_as(
     scale,
     'roberta',
@@ -45,10 +50,9 @@ def get_table(scale):
     mark='B',
     columns=columns,
     rows=rows,
-    claims=claims.claimed(columns, rows, ('dynamic', 'static'), asked=('perplexity',)),
-    pretraining_seeds=3 if scale == 'small' else 1,
-    tuning_seeds=dict(tiny=2, small=1, paper=5)[scale],
-    summary='median' if scale == 'paper' else 'mean',
+    claims=claims.claimed(columns, rows, ('dynamic', 'static'), asked=('perplexity', *ladder.asked(scale))),
+    **scales.seeds(scale, tiny=2, small=1) | (dict(pretraining_seeds=3) if scale == 'small' else {}),
+    summary='median' if scale == 'paper' else 'best point on dev' if scale in scales.RUNGS else 'mean',
     reference='dynamic',
     note='' if scale == 'paper' else f'{scales.masked(scale)} {other}',
   )

@@ -38,7 +38,7 @@ def get_table(scale, arg=''):
   columns = {
     'SST-2': task(
       'bart/glue.py', 'sst2', folder='glue_sst2', metric='validation/accuracy', steps=500,
-      trivial={'most frequent class': 50.9},
+      trivial={'most frequent class': 50.9, 'bag of words': 79.7},
     ),
     'SciTLDR': task(
       'bart/summarise.py', 'scitldr', folder='scitldr_abstract', metric='test/rouge1', steps=200, times=1,

@@ -28,11 +28,15 @@ def bert(scale: str, config: str, **keys: Any) -> dict[str, Any]:
 def electra(scale: str, config: str, **keys: Any) -> dict[str, Any]:
   """Return config and keys of a row of ELECTRA; see `scales.pretraining`.
 
-  At the small scale the generator is half as wide as the trunk.
+  At the small scale and on the rungs the generator is half as wide as the trunk; on the rungs 40 % are masked.
   """
   small = dict(scales.SIZES, embed_dim=128)
-  generator = dict(small, hidden_dim=64, mlp_dim=256, num_heads=1)
-  keys |= dict(objective__generator__overrides=generator) if scale == 'small' else {}
+  if scale == 'small' or scale in scales.RUNGS:
+    sizes = small | dict(scales.RUNGS[scale][0] if scale in scales.RUNGS else {})
+    width = sizes['hidden_dim'] // 2
+    generator = dict(sizes, hidden_dim=width, mlp_dim=4 * width, num_heads=width // 64)
+    keys |= dict(objective__generator__overrides=generator)
+  keys |= scales.masks(scale) if scale in scales.RUNGS else {}
   return scales.pretraining(scale, config, small=small, **keys)
 
 

@@ -7,6 +7,9 @@ small   about a million parameters, 800 steps of 64 rows of 64 tokens on the tex
         plm-jax vocab train --source=runs/data/english --name=byte_bpe --size=4000 \\
           --out=runs/vocab/small_4000
         make; task sets as TFDS has them, or in --data
+1m, 5m, 30m
+        rungs of a ladder: 1, 5 and 30 M parameters that read 3, 10 and 41 M tokens of the same text, which
+        has 14 M (the last reads it three times), on the columns of `ladder.py`
 tiny    `quick` configs: it shows that a table works, and nothing else
 """
 
@@ -17,7 +20,7 @@ from typing import Any
 # after 600 steps; from .06, 5.5 after 160
 SIZES = dict(num_layers=2, num_heads=2, hidden_dim=128, mlp_dim=512, dropout=0.0, attention_dropout=0.0, init_std=0.06)
 ON_A_LAPTOP = {'sharding': {}, 'execution': dict(layers='loop'), 'accumulate': 1, 'best': None}
-_PRETRAINING = ON_A_LAPTOP | {
+PRETRAINING = ON_A_LAPTOP | {
   'vocab': dict(name='byte_bpe', path='runs/vocab/small_4000'),
   'data.path': 'runs/data/english',
   'data.length': 64,
@@ -28,6 +31,20 @@ _PRETRAINING = ON_A_LAPTOP | {
   'eval_every': 800,
   'save_every': 400,
 }
+# sizes and keys of the rungs; starts as in the README of experiments/results
+RUNGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+  '1m': ({}, {}),
+  '5m': (
+    dict(num_layers=4, num_heads=4, hidden_dim=256, mlp_dim=1024, init_std=0.042),
+    {'data.length': 128, 'optim.rate': 1e-3, 'steps': 1_250, 'eval_every': 1_250, 'accumulate': 4},
+  ),
+  '30m': (
+    dict(num_layers=8, num_heads=8, hidden_dim=512, mlp_dim=2048, init_std=0.03),
+    {'data.length': 128, 'data.batch_size': 128, 'optim.rate': 5e-4, 'steps': 2_500, 'eval_every': 2_500}
+    | {'execution': dict(dtype='bfloat16')},
+  ),
+}
+SCALES = ('tiny', 'small', 'paper', *RUNGS)  # of tables that have the rungs
 # the text was measured without `data.sentences`; its lines are paragraphs
 READS_SENTENCES = ('albert/', 'bart/', 'bert/', 'roberta/')
 TUNING = ON_A_LAPTOP | {'optim.rate': 5e-4, 'epochs': None}
@@ -66,10 +83,11 @@ def pretraining(
   own = dotted(keys)
   words = (*words, 'quick') if scale == 'tiny' else words
   target = f'experiments/{config}{":" if words else ""}{",".join(words)}'
-  if scale == 'small':
+  if scale == 'small' or scale in RUNGS:
     if config.startswith(READS_SENTENCES):
       own = {'data.sentences': None} | own
-    own = _PRETRAINING | {'model.overrides': dict(SIZES if small is None else small)} | own
+    sizes, rung = RUNGS.get(scale, ({}, {}))
+    own = PRETRAINING | {'model.overrides': {**(SIZES if small is None else small), **sizes}} | rung | own
   return dict(config=target, keys=own)
 
 
@@ -101,6 +119,12 @@ def masks(scale: str, *, lifted: bool = False) -> dict[str, Any]:
 def masked(scale: str, then: str = 'so that little text teaches more', *, done: str = 'masked') -> str:
   """Return the note of a table whose rows use `masks`."""
   return '' if scale == 'paper' else f'Here 40 % of the tokens are {done}, {then}.'
+
+
+def seeds(scale: str, **own: int) -> dict[str, int]:
+  """Return the numbers of pre-trainings and fine-tunings: of the smallest rung several pre-trainings."""
+  tuning = dict(tiny=1, small=3, paper=5) | own | {'1m': 1, '5m': 3, '30m': 3}
+  return dict(tuning_seeds=tuning[scale], pretraining_seeds=3 if scale == '1m' else 1)
 
 
 def every(steps: int) -> dict[str, int]:

@@ -48,7 +48,7 @@ def written(scale: str, name: str) -> dict[str, dict[str, Any]]:
   if scale == 'small':
     optim = {'optim': dict(name='adamw', rate=5e-4, schedule='linear', warmup=0.1)}
     rows = {'data.length': 128, 'data.batch_size': 32}
-    column |= tasks.frequent(name)
+    column |= tasks.frequent(name, scale)
     column['keys'] = scales.ON_A_LAPTOP | rows | optim | scales.every(task.steps)
   return {name: column}
 

@@ -23,14 +23,17 @@ from plm_jax.io import files
 Scale = Literal['tiny', 'small', 'paper']
 Of = Literal['tuning', 'evaluation', 'pretraining', 'parameters', 'tokens']
 Better = Literal['max', 'min']
-Summary = Literal['mean', 'median', 'best on dev']
+Summary = Literal['mean', 'median', 'best on dev', 'best point on dev']
 BEST: Summary = 'best on dev'
+BEST_POINT: Summary = 'best point on dev'
+CHOSEN = (BEST, BEST_POINT)
 Start = Literal['pretrained', 'scratch']
 NESTED = ('rows', 'columns', 'claims')  # fields of a table that are checked before it
 CHANCE = ('most frequent class', 'chance')  # scores in `trivial` of a network that learned nothing
 COUNTED = ('parameters', 'tokens')  # columns that need no metric
 Mark = Literal['A', 'B', 'C', 'D', 'none']
 SCALES: tuple[str, ...] = get_args(Scale)
+RUNGS = ('1m', '5m', '30m')  # scales of files that name them in SCALES: millions of parameters
 PUBLISHED = 'published'  # scale of files with rows of published weights, which name it in SCALES
 BEFORE = '{before}'  # in a change of a row: the folder of the run that it starts from
 T = TypeVar('T')
@@ -48,8 +51,8 @@ class Column:
     better: whether large or small values are good.
     configs: family of a row -> config of fine-tuning or evaluation, such as 'experiments/bert/glue.py:sst2'.
     keys: changes of these configs, dotted key -> value.
-    grid: more changes for fine-tuning: each seed is run with each of these dicts, and the run that is 'best on dev'
-      counts; empty for none.
+    grid: more changes for fine-tuning: each seed is run with each of these dicts, and the run that is 'best on dev', or
+      all runs of the dict whose mean is, counts; empty for none.
     chosen_by: metric that selects the run 'best on dev', and 'max' or 'min', such as ('validation/accuracy', 'max'). It
       belongs to another evaluation than `metric`, on other examples, and never to a test set.
     between: family -> config of a second stage of pre-training on the text of this column; empty for none.
@@ -184,8 +187,8 @@ class Table:
     pretraining_seeds: number of pre-trainings of a row.
     tuning_seeds: number of fine-tunings of each of them.
     first_seed: added to every seed, for an independent replication.
-    summary: how the runs of a cell become one number: mean, median, or the run that is best on development examples
-      (`Column.chosen_by`).
+    summary: how the runs of a cell become one number: mean, median, the run that is best on development examples
+      (`Column.chosen_by`), or the mean of the runs at the point of the grid that is best there in the mean.
     reference: row whose pre-training must have left the plateau of word frequencies; empty for none.
     plateau: perplexity metric of that pre-training.
     note: what differs from the paper at this scale.
@@ -246,7 +249,7 @@ def read(name: str, scale: str, *, seeds: int | None = None, first_seed: int = 0
     seeds: number of seeds of a cell, of pre-training if the table has several, else of fine-tuning; None for its own.
     first_seed: field of the table.
   """
-  errors.check_choice('--scale', 'scale', scale, (*SCALES, PUBLISHED))
+  errors.check_choice('--scale', 'scale', scale, (*SCALES, *RUNGS, PUBLISHED))
   file, _, words = name.partition(':')
   path = files.path(file)
   if path.suffix != '.py' or not files.is_file(path):
@@ -345,8 +348,9 @@ def _check_choice(table: Table, column: Column, label: str) -> None:
   for point in column.grid:
     if not isinstance(point, Mapping) or 'seed' in point:
       raise ConfigError(f'{label}: grid: expected dicts of changes, dotted key -> value, without seed, got {point!r}.')
-  if column.grid and (column.of != 'tuning' or table.summary != BEST):
-    raise ConfigError(f'{label}: grid needs of={"tuning"!r} and summary={BEST!r}: set them, or remove grid.')
+  if column.grid and (column.of != 'tuning' or table.summary not in CHOSEN or column.chosen_by is None):
+    need = f'of={"tuning"!r}, chosen_by and summary={BEST_POINT!r} or {BEST!r}'
+    raise ConfigError(f'{label}: grid needs {need}: set them, or remove grid.')
   if column.chosen_by is not None:
     reported, chooses = (metric.partition('/')[0] for metric in (column.metric, column.chosen_by[0]))
     if '/' not in column.chosen_by[0] or chooses == reported or chooses == 'test':

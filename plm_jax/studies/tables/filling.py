@@ -17,7 +17,7 @@ from plm_jax.io import files
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies.tables import cells, making, render, run_folders, runs
 from plm_jax.studies.tables.counting import Counts
-from plm_jax.studies.tables.file import BEST, Table
+from plm_jax.studies.tables.file import CHOSEN, Table
 from plm_jax.studies.tables.making import BUSY
 from plm_jax.studies.tables.runs import Cell, Places, Run
 
@@ -146,7 +146,7 @@ def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> di
     needed: tuple[str, ...] = ()
     if column.of != 'parameters':
       needed = (table.plateau if column.of == 'tokens' else column.metric,)
-      if column.chosen_by is not None and table.summary == BEST:
+      if column.chosen_by is not None and table.summary in CHOSEN:
         needed = (*needed, column.chosen_by[0])
     for run in (run for group in by_seed for run in group):
       metrics[run.digest] = (*metrics.get(run.digest, ()), *needed)

@@ -8,7 +8,7 @@ import numpy as np
 
 from plm_jax.core.errors import ConfigError
 from plm_jax.studies.tables import cells, intervals
-from plm_jax.studies.tables.file import BEST, CHANCE, COUNTED, Column, Table
+from plm_jax.studies.tables.file import BEST_POINT, CHANCE, CHOSEN, COUNTED, Column, Table
 from plm_jax.studies.tables.intervals import Measured
 
 
@@ -24,7 +24,7 @@ def measured(table: Table, results: Mapping[str, Any], row: str, column: str) ->
   runs = [[results['runs'].get(digest) for digest in digests] for digests in by_seed]
   values = np.array([[_value(run, definition) for run in of_seed] for of_seed in runs]) * times + plus
   dev = None
-  if table.summary == BEST and definition.chosen_by is not None:
+  if table.summary in CHOSEN and definition.chosen_by is not None:
     metric, better = definition.chosen_by
     dev = np.array([[_metric(run, metric) for run in of_seed] for of_seed in runs]) * (1 if better == 'max' else -1)
     values = np.where(np.isnan(dev), np.nan, values)  # a run that cannot be selected does not count
@@ -36,6 +36,10 @@ def measured(table: Table, results: Mapping[str, Any], row: str, column: str) ->
       f'column {column!r}: its grid has {points} points, but row {row!r} of cells.json has {values.shape[1]} runs per '
       'pre-training: the file is of another version of this table; move it away'
     )
+  if table.summary == BEST_POINT and dev is not None:  # f64[p, seeds, points]
+    by_point = np.nan_to_num(dev, nan=-np.inf).reshape(len(dev), -1, points).mean((0, 1))
+    best, dev = int(by_point.argmax()), None
+    values, runs, points = values[:, best::points], [of_seed[best::points] for of_seed in runs], 1
   scores = [[_scores(run, definition) for run in of_seed] for of_seed in runs]
   with_scores = [run for of_seed in scores for run in of_seed if run is not None]
   is_missing = np.array([[run is None for run in of_seed] for of_seed in scores]) & ~np.isnan(values)

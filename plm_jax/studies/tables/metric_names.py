@@ -52,11 +52,20 @@ def _problem(question: Mapping[str, Any]) -> str:
   except ConfigError:
     return ''
   try:
-    metrics = [((metric, 'max'), question['label']) for metric in question['metrics']]
+    blocks = config.of_data(settings)
+    metrics = [
+      ((metric, 'max'), question['label']) for metric in question['metrics'] if not _is_of_group(metric, blocks)
+    ]
     preflight.check_metrics(metrics, settings, built, shapes)
   except ConfigError as error:
     return str(error)
   return ''
+
+
+def _is_of_group(metric: str, blocks: Mapping[str, Any]) -> bool:
+  """Return whether a metric is of a group of minimal pairs."""
+  name, *rest = metric.split('/')
+  return len(rest) > 1 and 'good' in blocks.get(f'eval.{name}.data', {})
 
 
 if __name__ == '__main__':

@@ -10,7 +10,7 @@ import numpy as np
 
 from plm_jax.io import files
 from plm_jax.studies.tables import cells, intervals, picture, published
-from plm_jax.studies.tables.file import BEST, CHANCE, Claim, Origin, Table, origin
+from plm_jax.studies.tables.file import BEST, BEST_POINT, CHANCE, CHOSEN, Claim, Origin, Table, origin
 from plm_jax.studies.tables.intervals import Measured
 from plm_jax.studies.tables.measured import constant, measured, num_at_chance, num_runs
 from plm_jax.studies.tables.published import DIFFERS
@@ -289,7 +289,7 @@ def _made_by(results: Mapping[str, Any], key: str) -> str:
 
 def _summary_text(table: Table) -> tuple[str, str]:
   """Describe the meaning of a cell, and what a score selected."""
-  if table.summary != BEST:
+  if table.summary not in CHOSEN:
     cell = f'A cell is the {table.summary} of its runs ± their standard deviation (number of runs).'
     return cell, 'no step, rate or seed was chosen by a score'
   chosen = [
@@ -298,7 +298,10 @@ def _summary_text(table: Table) -> tuple[str, str]:
     for name, column in table.columns.items()
     if column.chosen_by is not None and not column.empty
   ]
-  cell = f'A cell is the run that is best on dev, on rows that are neither learned nor reported: {"; ".join(chosen)}.'
+  rows = f'on rows that are neither learned nor reported: {"; ".join(chosen)}.'
+  cell = f'A cell is the run that is best on dev, {rows}'
+  if table.summary == BEST_POINT:
+    cell = f'A cell is the mean of its runs ± their deviation at the setting that is best on dev in the mean, {rows}'
   return f'{cell} Where nothing is chosen it is the mean.', 'no test set was used to choose'
 
 

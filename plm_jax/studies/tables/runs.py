@@ -18,7 +18,7 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora import splits
 from plm_jax.io import files
 from plm_jax.runs import history
-from plm_jax.studies.tables.file import BEFORE, BEST, Column, Row, Table
+from plm_jax.studies.tables.file import BEFORE, CHOSEN, Column, Row, Table
 
 DIGITS = 12  # of a digest in names
 NOT_STATED = (*history.ON_ITS_WAY, 'save_minutes')  # keys that make no other run
@@ -105,7 +105,7 @@ def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
       if not column.empty and not column.over and column_name not in row.without:
         cell = Cell(row_name, column_name)
         planned[cell] = _of_cell(table, cell, row, column, places)
-        if table.summary == BEST and column.chosen_by is not None:
+        if table.summary in CHOSEN and column.chosen_by is not None:
           for run in (run for by_seed in planned[cell] for run in by_seed):
             _check_splits(column, run, f'row {row_name!r}, column {column_name!r}')
   return planned

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plm_jax.core.errors import ConfigError
-from plm_jax.studies.tables import file, render, runs
+from plm_jax.studies.tables import cells, file, render, runs
 
 TABLE = """
 def get_table(scale):
@@ -125,3 +125,21 @@ def test_the_average_of_a_table_is_that_of_which_it_prints_differences():
   assert first.columns['GLUE'].over == fourth.columns['GLUE'].over
   numbers = [first.rows['DistilBERT'].published[task] for task in first.columns['GLUE'].over]
   assert np.mean(numbers) == pytest.approx(77.0, abs=0.15)
+
+
+def test_the_point_that_is_best_on_dev_in_the_mean_counts():
+  """Two seeds of two points: the second is best on dev in the mean, though one run of the first is the best of all."""
+  column = file.Column(metric='test/accuracy', grid=({}, {'steps': 3}), chosen_by=('dev/accuracy', 'max'))
+  columns, rows = {'score': column}, {'one': file.Row(config='none')}
+  table = file.Table(title='A', paper='B', mark='B', rows=rows, columns=columns, summary='best point on dev')
+  runs = {}
+  for digest, dev, test in (('a', 0.9, 1.0), ('b', 0.7, 2.0), ('c', 0.1, 3.0), ('d', 0.6, 4.0)):
+    runs[digest] = {'metrics': {'dev/accuracy': dev, 'test/accuracy': test}}
+  kept = {**cells.EMPTY, 'runs': runs, 'cells': {'one': {'score': [['a', 'b', 'c', 'd']]}}}
+  cell = render.measured(table, kept, 'one', 'score')
+  assert cell.values.tolist() == [[2, 4]] and cell.dev is None and cell.points == 1
+  assert render.cell_text(cell, table) == '3.00 ± 1.41 (2)'
+  del runs['b']  # a point without a result does not count
+  assert render.measured(table, kept, 'one', 'score').values.tolist() == [[1, 3]]
+  with pytest.raises(ConfigError, match=r'grid needs .*chosen_by'):
+    file._check_choice(table, dataclasses.replace(column, chosen_by=None), 'x')

@@ -106,6 +106,27 @@ def test_claims_are_those_of_the_text():
   assert ('SST-2', 'No NSP', 'LTR & No NSP') in claimed('bert_5')
 
 
+@pytest.mark.parametrize('name', ['bert_5', 'roberta_1', 'electra_5', 'gpt_5'])
+@pytest.mark.parametrize('scale', file.RUNGS)
+def test_rungs_have_columns_that_decide(name, scale, tmp_path):
+  table = file.read(f'experiments/tables/{name}.py', scale)
+  found = plan(table, tmp_path)
+  made = {column for column, about in table.columns.items() if not about.empty}
+  assert {'SST-2', 'TREC', 'EWT probe'} <= made and not {'MRPC', 'CoLA', 'RTE', 'COPA'} & made
+  assert 'bag of words' in table.columns['SST-2'].trivial and table.summary == 'best point on dev'
+  for cell, by_seed in found.items():
+    run = by_seed[0][0]
+    if cell.column in ('SST-2', 'TREC'):
+      assert dict(run.settings['optim']['scale'])['trunk/.*'] == 0.1
+      assert len({one.settings['optim']['rate'] for one in by_seed[0]}) == 3
+    if cell.column == 'EWT probe':
+      assert run.settings['adapter']['frozen']
+  sizes = [
+    run.settings['model']['overrides'] for run in runs.needed(found) if run.settings['objective'] and not run.evaluates
+  ]
+  assert {size['hidden_dim'] for size in sizes} == {{'1m': 128, '5m': 256, '30m': 512}[scale]}
+
+
 def test_heads_of_bart_are_as_wide_as_its_trunk_at_the_scale_of_the_paper(tmp_path):
   found = plan(file.read('experiments/tables/bart_1.py', 'paper'), tmp_path)
   heads = {run.settings['adapter'].get('hidden') for cell, ((run,),) in found.items() if cell.column == 'MNLI'}
