@@ -90,9 +90,7 @@ def _parser() -> command.Parser:
   parser = command.Parser('plm-jax tables', __doc__)
   add = parser.add_argument
   add('table', metavar='FILE[:ARGUMENTS]', help='file of experiments/tables/, with arguments if it takes any')
-  add(
-    '--scale', help='tiny, small (default), paper, or 1m, 5m, 30m of some files; published needs --weights'
-  )
+  add('--scale', help='tiny, small (default), paper, or 1m, 5m, 30m of some files; published needs --weights')
   add('--weights', metavar='DIR', help='folder of the folders of published weights')
   add('--workdir', metavar='DIR', help='folder of the runs of all tables; optional with --cost')
   add('--out', metavar='DIR', help='folder of the table (default: WORKDIR/NAME/SCALE)')

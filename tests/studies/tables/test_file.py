@@ -114,6 +114,10 @@ def test_rungs_have_columns_that_decide(name, scale, tmp_path):
   made = {column for column, about in table.columns.items() if not about.empty}
   assert {'SST-2', 'TREC', 'EWT probe'} <= made and not {'MRPC', 'CoLA', 'RTE', 'COPA'} & made
   assert 'bag of words' in table.columns['SST-2'].trivial and table.summary == 'best point on dev'
+  if 'BLiMP' in made:  # and its phenomena, by one evaluation
+    assert len([column for column in made if column.startswith('BLiMP, ')]) == 12
+    pairs = {by_seed[0][0].digest for cell, by_seed in found.items() if cell.column.startswith('BLiMP')}
+    assert len(pairs) == len({cell.row for cell in found if cell.column == 'BLiMP'})
   for cell, by_seed in found.items():
     run = by_seed[0][0]
     if cell.column in ('SST-2', 'TREC'):
