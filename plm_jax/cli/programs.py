@@ -23,20 +23,20 @@ _MOST = 2 * 2**30  # bytes; the programs that were not used for the longest time
 
 
 def keep() -> None:
-  """Set the environment of jax, which is not imported yet, unless it is set."""
+  """Set the environment of jax before its import, unless it is set."""
   if FOLDER in os.environ:
     return
   base = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
-  folder = files.path(os.path.expanduser(base)) / 'plm_jax' / 'programs' / _cpu()
+  folder = files.path(base) / 'plm_jax' / 'programs' / _cpu()
   try:
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-  except OSError:
+    files.make_folder(folder)
+    os.chmod(folder, 0o700)  # fails in a folder of another user
+  except (OSError, ValueError):
     return
-  if os.access(folder, os.W_OK) and os.stat(folder).st_uid == os.getuid():
-    os.environ[FOLDER] = str(folder)
-    os.environ.setdefault(SECONDS, '0.3')
-    os.environ.setdefault(SIZE, str(_MOST))
-    warnings.showwarning = functools.partial(_show, warnings.showwarning, folder)
+  os.environ[FOLDER] = str(folder)
+  os.environ.setdefault(SECONDS, '0.3')
+  os.environ.setdefault(SIZE, str(_MOST))
+  warnings.showwarning = functools.partial(_show, warnings.showwarning, folder)
 
 
 def _show(otherwise: Callable[..., None], folder: files.Path, message: Any, *about: Any, **more: Any) -> None:
@@ -49,7 +49,7 @@ def _show(otherwise: Callable[..., None], folder: files.Path, message: Any, *abo
 
 
 def _cpu() -> str:
-  """Return a digest of the CPU's model and instructions, since programs are compiled for them."""
+  """Return a digest of the CPU's model and instructions."""
   try:
     lines = files.read_text(files.path('/proc/cpuinfo')).splitlines()
   except OSError:
