@@ -31,7 +31,7 @@ from plm_jax.config import one_part, signatures
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError, stage
 from plm_jax.core.types import Task
-from plm_jax.data.corpora import sources
+from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.records import Records, as_written, is_words
 from plm_jax.data.rows import examples, first_row
 from plm_jax.data.rows.class_names import words_of
@@ -153,7 +153,7 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
     raise ConfigError(f'--file={file}: no such file')
   if (data.get('shots') or {}).get('count'):
     raise ConfigError(f'predict: demonstrations are sampled from the training data (data.shots); {_USE_EVALUATE}')
-  lines = {'documents': 'every_line' if path.name.removesuffix('.gz').endswith('.txt') else 'blank_line'}
+  lines = {'documents': 'every_line' if local.unzipped(path.name).endswith('.txt') else 'blank_line'}
   all_rows = {'keep_unlabelled': True, 'on_bad_row': 'stop', 'shuffle': False}
   block = {**data, 'path': str(file), 'split': _SPLIT, **all_rows, **lines, **unlabelled}
   if 'fields' not in data:

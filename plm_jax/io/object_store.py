@@ -124,9 +124,16 @@ def _client(where: Where) -> Any:
 @contextlib.contextmanager
 def _requests_to(where: Where) -> Iterator[Any]:
   """Provide the client of a URL; errors except absence become StoreError."""
-  try:
+  with reading(where, besides=(FileNotFoundError, ConfigError)):
     yield _client(where)
-  except (FileNotFoundError, ConfigError):
+
+
+@contextlib.contextmanager
+def reading(where: Where, *, besides: tuple[type[Exception], ...] = (ValueError, FileNotFoundError)) -> Iterator[None]:
+  """Turn errors of a client, except `besides`, into StoreError."""
+  try:
+    yield
+  except (*besides, StoreError):
     raise
   except Exception as error:  # each client and each store's library has its own errors
     code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO

@@ -4,6 +4,7 @@ Files are in the order of their paths. Each is read by the format of its suffix,
 memory, also from a store. Their rows are counted once, and the counts are stored in the cache by each file's digest.
 """
 
+import contextlib
 import fnmatch
 import hashlib
 import logging
@@ -11,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import numpy as np
 
 from plm_jax.data.corpora import local
 from plm_jax.data.corpora.records import Opened
-from plm_jax.io import files
+from plm_jax.io import files, object_store
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,10 @@ def split_of(stem: str, *, pattern: bool) -> str:
   return 'train' if pattern else rest or 'train'
 
 
+def _reading(file: Path) -> AbstractContextManager[None]:
+  return object_store.reading(file) if files.is_address(file) else contextlib.nullcontext()
+
+
 class Shards(Sequence[local.Row]):
   """Rows of several files in order. One file is open at a time."""
 
@@ -68,8 +74,9 @@ class Shards(Sequence[local.Row]):
     return {**self.__dict__, '_last': (-1, ())}
 
   def __getitem__(self, index: int) -> local.Row:  # type: ignore[override]  # no slices
-    _, rows, own = self._find(index)
-    return rows[own]
+    with _reading(self._shards[0]):
+      _, rows, own = self._find(index)
+      return rows[own]
 
   def place(self, index: int) -> str:
     """Return file and line of a row, for messages."""
@@ -94,7 +101,8 @@ def opened(shards: Sequence[Path], open_shard: Callable[[Path], Opened], *, cach
   def count(file: Path) -> str:
     def counted() -> str:
       try:
-        rows = open_shard(file)
+        with _reading(file):
+          rows = open_shard(file)
       except local.NoRows:
         return '0 0 empty'
       return f'{len(rows.rows)} {expected_tokens(file)} {rows.digest}'

@@ -1,6 +1,7 @@
 """Many files as one split: their order, splits by name, compressions, damage, digests, and stores."""
 
 import gzip
+import io
 import json
 import pathlib
 import pickle
@@ -15,7 +16,7 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.formats import jsonl
 from plm_jax.data.rows import store
-from plm_jax.io import files
+from plm_jax.io import files, object_store
 from tests.data import small
 
 
@@ -167,6 +168,19 @@ def test_shards_of_the_hub_are_streamed(hub, tmp_path):
   assert not list(cache.glob('copies/*/c4-train*'))  # no shard is copied
   with pytest.raises(FileNotFoundError, match='there is no file or folder'):
     texts('hf://datasets/allenai/c4/enn', cache)
+
+
+def test_a_connection_that_breaks_while_a_shard_is_read_is_no_bug(hub, tmp_path, monkeypatch):
+  whole = sources.documents(hub, cache=str(tmp_path / 'cache'))
+
+  class Broken(io.BytesIO):
+    def read(self, *_):
+      raise LookupError('connection reset')  # clients have errors of their own
+
+  monkeypatch.setattr(Hub, 'open', lambda *_, **__: Broken())
+  for read in (lambda: list(whole), lambda: texts(hub, tmp_path / 'other')):
+    with pytest.raises(object_store.StoreError, match=r'hf://.*connection reset.*run the same command again'):
+      read()
 
 
 @pytest.mark.parametrize(
