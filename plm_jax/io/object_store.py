@@ -133,9 +133,9 @@ def reading(where: Where, *, besides: tuple[type[Exception], ...] = (ValueError,
   """Turn errors of a client, except `besides`, into StoreError."""
   try:
     yield
-  except (*besides, StoreError):
-    raise
   except Exception as error:  # each client and each store's library has its own errors
+    if isinstance(error, (StoreError, *besides)):
+      raise
     code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
     raise StoreError(code, f'{type(error).__name__}: {error}', os.fspath(where)) from error
 
