@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,6 +142,38 @@ def test_the_container_prepares_and_becomes_the_run(jobset: dict[str, Any], tmp_
     one['name']: one['value'] for one in container['env']
   }.items()
   assert 'google.com/tpu' not in str(job) and 'tpu' not in str(job['spec']['template']['spec'].get('nodeSelector'))
+
+
+# sky.yaml, Dockerfile
+
+
+def test_each_host_of_sky_copies_and_becomes_the_run(tmp_path: pathlib.Path) -> None:
+  file = conftest.ROOT / 'launch' / 'sky.yaml'
+  task = yaml.safe_load(file.read_text())
+  assert set(task) == {'name', 'resources', 'workdir', 'envs', 'setup', 'run'}
+  assert (conftest.ROOT / task['envs']['CONFIG']).is_file()
+  script = tmp_path / '.venv' / 'bin' / 'plm-jax'
+  script.parent.mkdir(parents=True)
+  script.write_text('#!/bin/sh\necho "$@" >>asked\n')
+  script.chmod(0o755)
+  env = {**os.environ, **task['envs'], 'SKYPILOT_TASK_ID': 'sky-managed-1'}
+  assert subprocess.run(['bash', '-ec', task['run']], cwd=tmp_path, env=env, check=False).returncode == 0
+  config = '--config=experiments/bert/base.py'
+  assert (tmp_path / 'asked').read_text().splitlines() == [
+    f'prepare {config} --shared=gs://BUCKET/plm_jax/stores',
+    f'train {config} --workdir=gs://BUCKET/sky-managed-1 --compile_cache=gs://BUCKET/plm_jax/compiled',
+  ]
+
+
+def test_the_image_copies_what_exists() -> None:
+  text = (conftest.ROOT / 'Dockerfile').read_text()
+  for line in re.findall('^COPY (.*) [^ ]+$', text, re.MULTILINE):
+    assert all((conftest.ROOT / name).exists() for name in line.split())
+  ignored = (conftest.ROOT / '.dockerignore').read_text().split()
+  assert {'.git', 'runs'} <= set(ignored) and not {'plm_jax', 'launch', 'experiments', 'requirements'} & set(ignored)
+  if shutil.which('hadolint'):
+    done = subprocess.run(['hadolint', conftest.ROOT / 'Dockerfile'], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 # slurm.sh

@@ -40,10 +40,15 @@ NOTHING = -1  # the step of a run without checkpoints
 
 
 @dataclasses.dataclass
-class _KeepBest(checkpoint_managers.PreservationPolicy):
-  """A policy that keeps the step with the best score; Orbax's BestN loses scores when the process ends."""
+class _Keep(checkpoint_managers.PreservationPolicy):
+  """A policy that keeps the newest `keep` steps without `timed` ones, the newest of all, and the best.
 
+  Orbax's BestN loses scores when the process ends.
+  """
+
+  keep: int
   mode: str
+  timed: set[int] = dataclasses.field(default_factory=set)
   scores: dict[int, float] = dataclasses.field(default_factory=dict)
 
   def should_preserve(
@@ -54,24 +59,7 @@ class _KeepBest(checkpoint_managers.PreservationPolicy):
   ) -> Sequence[bool]:
     here = [info.step for info in checkpoints]
     best = saved_steps.best_of({step: self.scores[step] for step in here if step in self.scores}, self.mode)
-    return [step == best for step in here]
-
-
-@dataclasses.dataclass
-class _KeepNewest(checkpoint_managers.PreservationPolicy):
-  """A policy that keeps the newest `keep` steps, without `timed` ones, and the newest of all."""
-
-  keep: int
-  timed: set[int] = dataclasses.field(default_factory=set)
-
-  def should_preserve(
-    self,
-    checkpoints: Sequence[checkpoint_managers.PolicyCheckpointInfo],
-    *,
-    context: checkpoint_managers.PreservationContext,
-  ) -> Sequence[bool]:
-    here = [info.step for info in checkpoints]
-    kept = [step for step in here if step not in self.timed][-self.keep :] + here[-1:]
+    kept = [*[step for step in here if step not in self.timed][-self.keep :], *here[-1:], best]
     return [step in kept for step in here]
 
 
@@ -104,10 +92,8 @@ class Checkpoints:
     self._prepared = False
     self._saving: Record | None = None
     self._began, self._took = 0.0, cast('float | None', 0.0)  # the last save; `_took` is None until it is done
-    self._keep_newest = _KeepNewest(keep)
-    self._keep_best = _KeepBest(best[1] if best else 'min')
+    self._keep = _Keep(keep, best[1] if best else 'min')
     self._barrier = ocp.multihost.get_barrier_sync_fn()
-    policies = [self._keep_newest, self._keep_best]
     try:
       if jax.process_index() == 0:
         files.make_folder(self.folder)
@@ -116,7 +102,7 @@ class Checkpoints:
       self._manager = ocp.CheckpointManager(
         epath.Path(self.folder),
         options=ocp.CheckpointManagerOptions(
-          preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
+          preservation_policy=self._keep,
           cleanup_tmp_directories=True,
           async_options=ocp.options.AsyncOptions(
             timeout_secs=TIMEOUT_S, barrier_sync_fn=self._wait_for_others, post_finalization_callback=self._write_record
@@ -176,12 +162,12 @@ class Checkpoints:
     self._prepare(self._at)
     self._began, self._took = time.monotonic(), None
     if timed:
-      self._keep_newest.timed.add(step)
+      self._keep.timed.add(step)
     measured = {name: float(value) for name, value in (metrics or {}).items() if np.isfinite(value)}
     score = None
     if self._best and best_allowed and self._best[0] in measured:
       score = (*self._best, measured[self._best[0]])
-      self._keep_best.scores[step] = score[2]
+      self._keep.scores[step] = score[2]
     self._saving = Record(step=step, leaves=_describe(state), metrics=measured, score=score, sums=dict(sums or {}))
     try:
       self._manager.save(step, args=ocp.args.Composite(**{saved_steps.ITEM: ocp.args.StandardSave(state)}), force=True)
@@ -253,7 +239,7 @@ class Checkpoints:
     ocp.multihost.sync_global_processes('plm_jax:set_aside')
     self._manager.reload()
     whole, _ = saved_steps.records(self.folder)
-    self._keep_best.scores = {
+    self._keep.scores = {
       step: record.score[2] for step, record in whole.items() if record.score and record.score[:2] == self._best
     }
     self._prepared = True
@@ -282,7 +268,7 @@ class Checkpoints:
     """Remove the rest of the failed save, and raise CheckpointError."""
     assert self._saving is not None
     step, self._saving = self._saving.step, None
-    self._keep_best.scores.pop(step, None)
+    self._keep.scores.pop(step, None)
     self._at = max(self.steps(), default=NOTHING)
     if jax.process_index() == 0:
       files.remove_folder(_unnamed(self.folder, step))

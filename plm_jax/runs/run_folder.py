@@ -193,12 +193,16 @@ def check_epochs(settings: Mapping[str, Any], folder: RunFolder, old: Mapping[st
     begun_steps(settings, steps_per_epoch, old)
 
 
-def spent(folder: RunFolder, start: int) -> tuple[int, float]:
-  """Read the tokens and seconds of the steps up to `start`."""
-  if not start:
-    return 0, 0.0
-  measured = saved_steps.read(folder.step(start)).metrics
-  return int(measured['tokens']), measured['seconds']
+def spent(folder: RunFolder, start: int) -> dict[str, float]:
+  """Read tokens and seconds of the steps up to `start`.
+
+  Also seconds by cause (`Meter.causes`); 'lost_steps' counts those that are made again.
+  """
+  measured = saved_steps.read(folder.step(start)).metrics if start else {}
+  made = max((row['step'] for row in metrics.read(folder.root)), default=0)
+  plain = {name: value for name, value in measured.items() if '/' not in name}
+  lost = plain.get('lost_steps', 0) + max(made - start, 0)
+  return {**plain, 'lost_steps': lost}
 
 
 def summed(folder: RunFolder, start: int) -> Mapping[str, tuple[float, float]]:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -211,7 +212,8 @@ def open_run(
   counts = sizes.parameter_counts(start.state, start.optimiser)
   has_passed = options.stop_at is not None and options.stop_at < step
   _log_sizes(data, settings, counts, '' if has_passed else f'; steps {step} to {last_step} of {total_steps}')
-  tokens, seconds = run_folder.spent(folder, step)
+  meter.causes['setup'] = time.monotonic() - held.since
+  spent = {'began': time.time() - meter.causes['setup'], **run_folder.spent(folder, step)}
   # what the loop writes
   writer = stack.enter_context(metrics.Writer(folder.root, resume_step=step, sinks=settings['log']))
   stopping.check()
@@ -257,7 +259,7 @@ def open_run(
     ),
     watchdog=stack.enter_context(Watchdog()),
     meter=meter,
-    spent=Spent(tokens, seconds),
+    spent=Spent(spent),
     counts=counts,
   )
   sums = interval.from_sums(summed, measures, mesh=mesh)

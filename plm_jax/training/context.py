@@ -112,16 +112,15 @@ class StepCache:
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-  """Tokens and seconds that earlier calls of a run spent, and the start of this call."""
+  """What earlier calls of a run spent, see `run_folder.spent`, and the start of this call."""
 
-  tokens: int
-  seconds: float
+  before: Mapping[str, float]
   since: float = dataclasses.field(default_factory=time.monotonic)
 
   def with_this_call(self, meter: Meter) -> dict[str, float]:
-    """Return tokens and seconds of all calls; every process must call it."""
-    seconds = self.seconds + time.monotonic() - self.since
-    return {'tokens': self.tokens + meter.all_tokens(), 'seconds': seconds}
+    """Add tokens and seconds of this call; every process must call it."""
+    own = {'tokens': meter.all_tokens(), 'seconds': time.monotonic() - self.since, **meter.causes}
+    return {**self.before, **{name: self.before.get(name, 0) + value for name, value in own.items()}}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

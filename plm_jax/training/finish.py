@@ -10,6 +10,7 @@ from plm_jax.config import build
 from plm_jax.io import files
 from plm_jax.runs import curves, metrics
 from plm_jax.training.context import LoopState, RunContext
+from plm_jax.training.cost.meter import goodput
 from plm_jax.training.guards import spikes
 from plm_jax.training.outcome import DIVERGED, DONE, Outcome, made, way_on
 
@@ -79,7 +80,8 @@ def _result(run: RunContext, loop: LoopState, *, is_over: bool, skipped: int) ->
     'best_step': run.checkpoints.best_step(),
     'metrics': metrics.last(run.folder.root),
     'seconds': round(spent['seconds'], 3),
-    'tokens': spent['tokens'],
+    'tokens': int(spent['tokens']),
+    'goodput': goodput(spent, loop.step),
     'skipped': skipped,
     'spikes': spikes.read(run.folder),
     **run.counts,

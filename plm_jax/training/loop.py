@@ -121,6 +121,8 @@ def _make_step(run: RunContext, loop: LoopState) -> None:
   run.tracer.stepped(number, loop.state)
   if number <= run.first_step + 2:
     jax.block_until_ready(sums)
+    if number == run.first_step + 1:
+      run.meter.causes |= {'wait': 0.0, 'compile': time.monotonic() - began}
     _log_pace(run, number, time.monotonic() - began)
 
 
@@ -230,7 +232,7 @@ def _evaluate_or_save(run: RunContext, loop: LoopState, due: _Due) -> None:
 def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
   """Make the evaluations due, which may change rate or end run."""
   settings, kept = run.settings, run.options.predictions
-  with run.meter.paused(), run.watchdog.paused():
+  with run.meter.paused('evaluate'), run.watchdog.paused():
     # an average of the parameters, if the optimiser keeps one
     params = run.optimiser.eval_params(loop.state.opt_state, loop.state.params)
     loop.scores = {}
@@ -278,7 +280,7 @@ def _save(run: RunContext, loop: LoopState, due: _Due, *, failed: bool = False) 
     if not may_recover or due.interrupted or loop.step == run.last_step:
       loop.exit_code = DIVERGED
     return
-  with run.meter.paused(), run.watchdog.paused():
+  with run.meter.paused('save'), run.watchdog.paused():
     spent = run.spent.with_this_call(run.meter)
     run.writer.flush()
     run.checkpoints.save(

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ class HeldFolder:
     is_main: whether this process writes to it.
     old: the config in the folder; empty for a new run.
     finished: the result of a finished run that is extended now; empty otherwise.
+    since: when it was taken, by the monotonic clock.
   """
 
   settings: dict[str, Any]
@@ -51,6 +53,7 @@ class HeldFolder:
   is_main: bool
   old: Settings
   finished: Mapping[str, Any]
+  since: float = dataclasses.field(default_factory=time.monotonic)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

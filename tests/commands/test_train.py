@@ -28,8 +28,8 @@ from tests import conftest, runs
 
 STEP_METRICS = {'loss', 'accuracy', 'learning_rate', 'gradient_norm', 'skipped', 'tokens_per_second'}
 RESULT = {
-  'finished', 'exit_code', 'step', 'steps', 'best_step', 'metrics', 'metrics_sha256', 'seconds', 'tokens', 'skipped',
-  'parameters', 'trained', 'outside_trunk', 'data_digest', 'vocab_digest', 'first_ten_batches', 'versions',
+  'finished', 'exit_code', 'step', 'steps', 'best_step', 'metrics', 'metrics_sha256', 'seconds', 'goodput', 'tokens',
+  'skipped', 'parameters', 'trained', 'outside_trunk', 'data_digest', 'vocab_digest', 'first_ten_batches', 'versions',
   'spikes', 'code', 'machine',
 }  # fmt: skip
 

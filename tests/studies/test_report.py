@@ -36,7 +36,8 @@ def write(folder, *, rate=0.1, seed=0, values=(3.0, 2.0, 2.5), name='validation/
   rows = [{'step': 10 * place, name: value, 'loss': 2.0 * place} for place, value in enumerate(values, start=1)]
   (folder / 'metrics.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
   if result:
-    told = {'finished': True, 'seconds': 61.0, 'tokens': 12345, 'versions': {'jax': '0.10.2', 'python': '3.11'}}
+    told = {'goodput': {'share': 0.8, 'total': 100.0, 'steps': 80.0, 'wait': 0.01, 'lost': 20.0}}
+    told |= {'finished': True, 'seconds': 61.0, 'tokens': 12345, 'versions': {'jax': '0.10.2', 'python': '3.11'}}
     (folder / 'result.json').write_text(json.dumps(told))
   (folder / 'log.txt').write_text('batch 8 rows = 8 per device x 1 x 1 accumulated; 4 x TPU v5 lite; 9 rows\n')
   return folder
@@ -114,6 +115,8 @@ def test_runs_and_seeds_are_in_tables(runs, tmp_path):
   assert together['runs'] == '3' and together['last validation/loss'] == f'{statistics.fmean(ends):.5g}'
   assert together['deviation'] == f'{statistics.stdev(ends):.5g}'
   assert '6 of 6 runs are finished' in page.text and '0:06:06 of training on 4 x TPU v5 lite' in page.text
+  single = made(tmp_path, runs[0])
+  assert 'Of 0:01:40 since it began: steps 80.0 %, lost 20.0 %.' in single.text
 
 
 def test_curves_are_those_of_the_metrics(runs, tmp_path):

@@ -19,6 +19,7 @@ from plm_jax.checkpoint import checkpoints, saved_steps
 from plm_jax.planning import compile as compiling
 from plm_jax.text import recipe
 from plm_jax.training import loop, stopping
+from plm_jax.training.cost import meter
 from plm_jax.training.hosts import join
 from tests import conftest, runs
 
@@ -52,7 +53,13 @@ def test_a_run_that_is_lost_resumes_from_a_step_saved_by_time(
   assert saved == [(2, True, [2]), (4, True, [4]), (6, False, [6]), (8, True, [6, 8]), (10, True, [6, 10])]
   monkeypatch.setattr(checkpoints.Checkpoints, 'save', save)
   changed = runs.settings('mlm', data, **{**OFTEN, 'save_minutes': 30})
-  assert loop.train(changed, tmp_path / 'run').result['finished']
+  with (tmp_path / 'run' / 'metrics.jsonl').open('a') as lines:  # of a step that was made, and is lost
+    lines.write(json.dumps({'step': 11, 'loss': 1.0}) + '\n')
+  spent = loop.train(changed, tmp_path / 'run').result['goodput']
+  shares = {name: value for name, value in spent.items() if name not in ('share', 'total')}
+  assert sum(shares.values()) == pytest.approx(spent['total'], rel=0.02), spent
+  assert min(shares[name] for name in ('steps', 'setup', 'compile', 'wait', 'evaluate', 'save', 'lost')) > 0
+  assert spent['lost'] == pytest.approx(spent['steps'] / 12, abs=0.002)
   assert 'going on from step 10' in (tmp_path / 'run' / 'log.txt').read_text()
   assert runs.curve(tmp_path / 'run') == runs.curve(tmp_path / 'whole')
   assert not runs.differing(runs.saved_state(tmp_path / 'run'), runs.saved_state(tmp_path / 'whole'))
@@ -127,3 +134,20 @@ def test_heads_of_configs_name_what_a_lost_chip_costs() -> None:
       said = ' '.join(recipe.header_of(f'experiments/{row.config}').split())
       found = re.search('A lost chip costs at most (.*?) minutes', said)
       assert found and str(lost) in re.findall(r'\b\d+\b', found[1]), (row.name, lost, found)
+
+
+def test_goodput_is_the_share_of_steps_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
+  monkeypatch.setattr(meter.time, 'time', lambda: 2000.0)
+  spent = {
+    'began': 1000.0,
+    'seconds': 600.0,
+    'setup': 100.0,
+    'compile': 40.0,
+    'wait': 10.0,
+    'evaluate': 30.0,
+    'save': 20.0,
+  }
+  assert meter.goodput({**spent, 'lost_steps': 50}, step=500) == {
+    'share': 0.5, 'total': 1000.0, 'steps': 500.0, 'setup': 100.0, 'compile': 40.0, 'wait': 10.0, 'evaluate': 30.0,
+    'save': 20.0, 'lost': 50.0, 'away': 250.0,
+  }  # fmt: skip

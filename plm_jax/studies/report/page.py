@@ -148,6 +148,13 @@ def _summary(runs: Sequence[Run]) -> str:
   verb = {'diverged': '', 'no result yet': ' has', 'stopped': ' was'}.get(runs[0].state, ' is')
   state = f'The run{verb} {runs[0].state}' if len(runs) == 1 else f'{done} of {len(runs)} runs are finished'
   duration = f' {clock(seconds)} of training{" on " if devices else ""}{devices}.' if seconds else ''
+  shares = runs[0].result.get('goodput') if len(runs) == 1 else None
+  if isinstance(shares, dict) and (total := html_parts.number(shares.get('total')).key):
+    parts = {
+      name: html_parts.number(value).key or 0 for name, value in shares.items() if name not in ('share', 'total')
+    }
+    told = ', '.join(f'{name} {100 * value / total:.1f} %' for name, value in parts.items() if value >= total / 1000)
+    duration += f' Of {clock(total)} since it began: {told}.'
   return f'{state}.{duration}'
 
 

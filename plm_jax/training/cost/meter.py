@@ -11,6 +11,27 @@ from jax.sharding import Mesh
 
 from plm_jax.training.cost import flops, memory
 
+CAUSES = ('setup', 'compile', 'wait', 'evaluate', 'save')
+
+
+def goodput(spent: Mapping[str, float], step: int) -> dict[str, float]:
+  """Return the share of a run's time in steps.
+
+  Seconds by cause follow. 'lost' are steps that were made again after a resume, as long as the mean step; 'away' is
+  the time between calls of the run. The clock starts with the first call that reached a checkpoint.
+
+  Args:
+    spent: as `context.Spent.with_this_call` returns it.
+    step: number of the last step.
+  """
+  total = max(time.time() - spent['began'], spent['seconds'] + spent['setup'], 1e-9)
+  causes = {cause: spent[cause] for cause in CAUSES}
+  steps = max(spent['seconds'] - sum(causes.values()) + causes['setup'], 0.0)
+  lost = spent['lost_steps'] * steps / max(step, 1)
+  away = max(total - spent['seconds'] - causes['setup'] - lost, 0.0)
+  seconds = {'total': total, 'steps': steps, **causes, 'lost': lost, 'away': away}
+  return {'share': round(steps / total, 4), **{name: round(value, 3) for name, value in seconds.items()}}
+
 
 class Meter:
   """Speed over the steps since the last reading, without padding."""
@@ -26,6 +47,8 @@ class Meter:
     self._hosts = hosts
     self._all_tokens = self._tokens = self._rows = self._steps = 0
     self._waited = 0.0
+    # seconds of this call that are no steps; 'setup' is what came before the first one, 'compile' includes that step
+    self.causes = dict.fromkeys(CAUSES, 0.0)
     self._since = time.monotonic()
 
   def count(self, batch: Mapping[str, np.ndarray]) -> None:
@@ -45,6 +68,7 @@ class Meter:
         yield
     finally:
       self._waited += time.monotonic() - began
+      self.causes['wait'] += time.monotonic() - began
 
   def read(self) -> dict[str, float]:
     """Return what was measured since the last reading.
@@ -72,10 +96,12 @@ class Meter:
     return fed * self._hosts // jax.process_count()
 
   @contextlib.contextmanager
-  def paused(self) -> Iterator[None]:
-    """Exclude the time of the body."""
+  def paused(self, cause: str = '') -> Iterator[None]:
+    """Exclude the time of the body; it counts as a cause."""
     began = time.monotonic()
     try:
       yield
     finally:
       self._since += time.monotonic() - began
+      if cause:
+        self.causes[cause] += time.monotonic() - began
