@@ -41,12 +41,8 @@ class Encoder:
 def run(model: Model, names: Sequence[str], *, include_path: str | None = None) -> dict[str, dict[str, Any]]:
   """Score a model on tasks of mteb and of Python files.
 
-  Args:
-    names: of tasks.
-    include_path: a Python file, or a folder of them, with subclasses of `mteb.AbsTask`; it is executed.
-
-  Returns:
-    Task -> mteb's results, as `TaskResult.to_dict` gives them.
+  `include_path` is a Python file, or a folder of them, with subclasses of `mteb.AbsTask`; it is executed. Returns task
+  -> mteb's results, as `TaskResult.to_dict` gives them.
 
   Raises:
     ConfigError: no such task, or data that cannot be read.

@@ -43,13 +43,9 @@ class _BlankText(NamedTuple):
 
 
 def fill(opened: Opened, texts: Sequence[str], *, rows: int = batches.ROWS) -> list[tuple[str, Blanks]]:
-  """Generate the text of each blank.
+  """Generate the text of each blank, a sentinel or one of `BLANKS`.
 
-  Args:
-    texts: with sentinels, or any spelling of `text.spec.BLANKS`.
-
-  Returns:
-    Per text: the text with the blanks as the model reads them, and per blank the generated text and its probability.
+  Returns per text itself with the blanks as the model reads them, and per blank the generated text and its probability.
 
   Raises:
     ConfigError: a text has no blank or is too long, or the vocabulary has no token for it.

@@ -358,13 +358,11 @@ def run(
   limit: int | None = None,
   seed: int = 1234,
 ) -> dict[str, Any]:
-  """Score a model on tasks of the harness.
+  """Score a model on tasks, tags or groups of the harness.
 
   Args:
-    names: of tasks, tags or groups.
     include_path: folder with yaml files of more tasks, which may name Python functions in the same folder.
-    num_fewshot: demonstrations before each example; None is the number of the task.
-    seed: of the choice of demonstrations.
+    num_fewshot: demonstrations before each example, chosen by `seed`; None is the number of the task.
 
   Returns:
     The 'results', 'configs', 'samples' and versions of the harness.

@@ -32,12 +32,9 @@ class Line(NamedTuple):
 def batch(kind: Rows, words: list[int], vocab: Any, *, rows: int, other: list[int]) -> dict[str, np.ndarray]:
   """Build a batch of `rows` copies of one sequence.
 
-  Copies differ in `row_id`, so each gets different noise.
-
-  Args:
-    kind: 'text' is [CLS] text [SEP], 'plain' the text alone, 'pair' two halves of the text and a part of another one,
-      'counts' pairs of words with their counts, 'directions' the text between begin and end, read from both sides.
-    other: the ids of another text.
+  Copies differ in `row_id`, so each gets different noise. The kind 'text' is [CLS] text [SEP], 'plain' the text alone,
+  'pair' two halves of the text and a part of the text `other`, 'counts' pairs of words with their counts, 'directions'
+  the text between begin and end, read from both sides.
   """
   arrays = {
     'row_id': np.arange(rows, dtype=np.int32),

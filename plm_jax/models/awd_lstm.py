@@ -137,19 +137,12 @@ class AwdLstm(Base):
     return caches.without_keys(batch_size, length) | {'states': states, 'cells': states.astype(jnp.float32)}
 
   def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
-    """Read s more tokens of a text, or one of s texts.
+    """Read s tokens of a text, or one of s texts.
 
-    With 'seen' in the cache each sequence has s texts.
-
-    Args:
-      tokens: int[b, s].
-      cache: from `init_cache` or the previous step. A text continues from the state in its last slot. The state after
-        its last new token is written into the slot of that token; states between are not needed.
-      segment_ids: int[b, s]; 0 is padding, on either side, which does not change a state.
-      positions: int[b, s], stored in the cache; the recurrence encodes positions.
-
-    Returns:
-      Logits f32[b, s, v] and the longer cache.
+    The arguments are those of `trunk.Decodes`. With 'seen' in the cache each sequence has s texts. A text continues
+    from the state in its last slot. The state after its last new token is written into the slot of that token; states
+    between are not needed. Padding, on either side, does not change a state. Positions are stored in the cache; the
+    recurrence encodes them.
     """
     # index 2, two new tokens, six slots     last slot of a text   written
     # one text of two tokens                 1                     slot 3

@@ -405,11 +405,7 @@ class TwoStacks(Base):
   ) -> PyTree:
     """Create a cache of empty slots and the encoder's keys and values.
 
-    Args:
-      batch_size: b.
-      length: total number of tokens that the decoder will read.
-      encoder_hidden: [b, m, d] from `encode`; required.
-      encoder_segment_ids: int[b, m]; required.
+    The decoder will read `length` tokens. `encoder_hidden` [b, m, d] of `encode` and its segments are required.
 
     Raises:
       ValueError: states of the encoder are missing, or have another batch size.

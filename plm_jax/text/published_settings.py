@@ -14,10 +14,8 @@ def as_loaded(spec: dict[str, Any], settings: Spec) -> dict[str, Any]:
   """Modify a `tokenizer.json` as transformers does when it loads it.
 
   Classes of models build some parts from tokenizer_config.json, with the defaults of the class for missing settings. If
-  the class is that of no model, the `tokenizer.json` is unchanged.
-
-  Raises:
-    ValueError: a part that is to be built has another kind, or the file contradicts the settings.
+  the class is that of no model, the `tokenizer.json` is unchanged. Raises ValueError if a part that is to be built has
+  another kind, or the file contradicts the settings.
   """
   named, model_type = settings.get('tokenizer_class'), settings.get('model_type')
   if named in published_files.AS_IT_IS or (named and model_type in published_files.NO_CLASS):

@@ -105,13 +105,9 @@ def own_config(theirs: Mapping[str, Any], names: Collection[str]) -> dict[str, A
 
 
 def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, share: float = 1.0) -> dict[str, Any]:
-  """Convert the fields that LLaMA and GLM-4 share.
+  """Convert the fields that LLaMA and GLM-4 share, or raise ValueError.
 
-  Args:
-    share: rotated share of a head, if the file does not specify it.
-
-  Raises:
-    ValueError: a field that the trunk does not support.
+  `share` is the rotated share of a head, if the file does not specify it.
   """
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   width, heads = theirs['hidden_size'], theirs['num_attention_heads']
