@@ -60,8 +60,9 @@ class Run(NamedTuple):
 
   @property
   def is_tuning(self) -> bool:
-    """Return whether it is fine-tuned, with examples to predict."""
-    return bool((self.source or self.weights) and self.settings['adapter'])
+    """Return whether it has examples to predict: of a fine-tuning, or minimal pairs."""
+    is_predicted = self.settings['adapter'] or 'good' in self.settings['data']
+    return bool((self.source or self.weights) and is_predicted)
 
 
 class Cell(NamedTuple):
