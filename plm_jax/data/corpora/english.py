@@ -12,27 +12,20 @@ from plm_jax.io import files
 log = logging.getLogger(__name__)
 
 # file -> its parts, joined by an empty line, and the sha256 of the text that the committed tables are made from
+BOOKS, BOTH = ('classic_books/validation.txt',), ('classic_books/train.txt', 'english_wiki/train.txt')
 TEXTS = {
-  'validation.txt': (
-    ('classic_books/validation.txt',),
-    'bd8491991b4dff0bd0fe6444bd41a7b196f63b47dea41142ee3697481d844725',
-  ),
-  'train.txt': (
-    ('classic_books/train.txt', 'english_wiki/train.txt'),
-    'cf0dba7d33823beeba559c4b85fc9e4c09758d79597090d2438ea701e51317fa',
-  ),
+  'validation.txt': (BOOKS, 'bd8491991b4dff0bd0fe6444bd41a7b196f63b47dea41142ee3697481d844725'),
+  'train.txt': (BOTH, 'cf0dba7d33823beeba559c4b85fc9e4c09758d79597090d2438ea701e51317fa'),
 }
 
 
 def make(data: files.Where, out: files.Where) -> dict[str, str]:
   """Write the files of `TEXTS`; return the sha256 of each.
 
-  Files that exist with this content are left as they are. Raises ConfigError: a part is missing or damaged, or `out`
-  holds other files.
+  Raises ConfigError: a part is missing or damaged, or `out` holds other files.
 
   Args:
     data: folder that holds `classic_books` and `english_wiki`.
-    out: folder of the text.
   """
   content = {name: b'\n'.join(_part(files.path(data) / part) for part in parts) for name, (parts, _) in TEXTS.items()}
   folder = files.local_path(out, what='OUT')
