@@ -60,7 +60,7 @@ class Run(NamedTuple):
 
   @property
   def is_tuning(self) -> bool:
-    """Return whether it has examples to predict: of a fine-tuning, or minimal pairs."""
+    """Return whether its examples are predicted, as labelled ones and pairs are."""
     is_predicted = self.settings['adapter'] or 'good' in self.settings['data']
     return bool((self.source or self.weights) and is_predicted)
 
