@@ -263,18 +263,16 @@ def _check_rows(
   by_row = rules.BY_ROW[:1] if plain else rules.BY_ROW
   for path in tables:
     reasons = {
-      f'optim.name={rule.__name__!r} updates whole tensors': rule not in by_row,
+      f'optim.name={rule.__name__!r} {"has moments" if plain else "updates whole tensors"}': rule not in by_row,
       'optim.decay shrinks all of its rows': any(value not in (0, None) for value in decays[path]),
       'optim.ema is an average of all of its rows': average is not None,
       'optim.clip needs the gradient of a whole batch': plain and clip is not None,
     }
     for reason, holds in reasons.items():
       if holds:
-        names = ' or '.join(row_rule.__name__ for row_rule in by_row)
-        raise ConfigError(
-          f'optim: the task updates few rows of {path} per step, and {reason}: set optim.name to {names} '
-          "without optim.decay, optim.ema and such, or set objective.update='tables'"
-        )
+        fix = f'optim.name to {" or ".join(row_rule.__name__ for row_rule in by_row)} without optim.decay'
+        fix += ", ema and clip, or objective.update='rows'" if plain else " and optim.ema, or objective.update='tables'"
+        raise ConfigError(f'optim: the task updates few rows of {path} per step, and {reason}: set {fix}')
 
 
 def arrays(state: PyTree) -> PyTree:
