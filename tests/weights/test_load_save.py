@@ -92,7 +92,7 @@ def test_round_trip(name: str, root: pathlib.Path, tmp_path: pathlib.Path) -> No
 
 def test_every_model_type_has_a_case() -> None:
   tried = {published.make_model(name).config.model_type for name in published.CASES}
-  assert tried >= MODEL_TYPES - SAME_AS_ROBERTA
+  assert tried >= MODEL_TYPES - SAME_AS_ROBERTA - {'ltgbert'}  # which has no class in transformers
 
 
 # Sources of other forms ----------------------------------------------------------------------------------------------
