@@ -154,7 +154,7 @@ def restored(settings: dict[str, Any], workdir: pathlib.Path) -> Restored:
     leaves = param_paths.flat(at.state)
     return Restored(
       run.first_step,
-      run.layout.mesh.size,
+      run.data.layout.mesh.size,
       sum(not leaf.sharding.is_fully_replicated for leaf in leaves.values()),
       {name: np.asarray(leaf) for name, leaf in leaves.items()},
       [jax.device_get(batch) for _, batch in itertools.islice(run.batches, 10)],
