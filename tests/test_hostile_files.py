@@ -210,7 +210,7 @@ MANY = b'a line of text\n' * 70_000
 TEXTS: dict[str, tuple[str, Make]] = {
   'a bomb': ('x.txt.gz', zipped(bytes(2**20), times=64)),
   'a bomb of lines': ('x.txt.gz', zipped(MANY, times=64)),
-  'a bomb of rows': ('x.jsonl.gz', zipped(b'{"text": "a"}\n' * 70_000, times=64)),
+  'a bomb of a row': ('x.jsonl.gz', zipped(b'{"text": "' + bytes(2**20), times=64)),
   'a bomb in a bomb': ('x.csv.gz', zipped(gzip.compress(bytes(2**24)), times=4096)),
   'an endless line': ('x.txt', sparse(2**40)),
   'an endless row': ('x.jsonl', sparse(2**40)),
@@ -248,7 +248,8 @@ def test_texts(case: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[
 def test_max_bytes_is_a_setting(tmp_path: pathlib.Path) -> None:
   (tmp_path / 'x.txt.gz').write_bytes(gzip.compress(b'ab\n\ncd\n'))
   (tmp_path / 'x.txt').write_bytes(b'ab\n\ncd\n')
-  for name, enough in (('x.txt.gz', 7), ('x.txt', 3)):
+  for name in ('x.txt.gz', 'x.txt'):
+    enough = 3
     with pytest.raises(ValueError, match='max_bytes'):
       sources.open_source(str(tmp_path / name), cache=str(tmp_path), max_bytes=enough - 1)
     found = sources.open_source(str(tmp_path / name), cache=str(tmp_path), max_bytes=enough)

@@ -16,7 +16,6 @@ from plm_jax.layers.dropout import Dropout
 from plm_jax.models import deberta
 from plm_jax.objectives import emd_mlm, mlm, rtd
 from plm_jax.training import step
-from plm_jax.weights import table
 from plm_jax.weights.architectures import deberta as weights
 from tests import tiny
 from tests.models import parity, peers, plain_deberta
@@ -137,7 +136,7 @@ def test_the_older_names_of_the_head_are_read(name):
   }
   assert any(key.startswith(old) for key in theirs)
   entries = [entry for entry in weights.entries(case.trunk, ['mlm']) if entry.ours in flat]
-  assert tiny.same(table.read(entries, theirs, {path: leaf.shape for path, leaf in flat.items()}), flat)
+  assert tiny.same(peers.to_ours(entries, theirs, {path: leaf.shape for path, leaf in flat.items()}), flat)
 
 
 @pytest.mark.parametrize('name', CASES)

@@ -17,7 +17,7 @@ from tests import tiny
 
 FILES = [(folder, name) for folder in ('objectives', 'adapters') for name in signatures.names(folder)]
 ALWAYS = {'row_id', 'epoch', 'row_weight', 'step'}
-OPTIONAL = {'sentence_ids'}  # of a source with `data.sentences`
+OPTIONAL = {'sentence_ids', 'row_high'}  # of a source with `data.sentences`, of one of 2^31 rows and more
 WRAPPERS = ('bottleneck', 'lora', 'prefix', 'prune', 'quantise', 'scalar_mix')
 # keywords without a default, and blocks small enough for a test
 SETTINGS: dict[str, dict[str, Any]] = {
