@@ -138,8 +138,8 @@ SUMMED = {
   'similarity-elmo': 3e-5,  # the character of padding is read 6,000 times
   'similarity-cvt': 3e-5,  # as the bias of a filter is: a gradient of .0002
   'bottleneck-albert': 1e-4,  # rows of both classes: a gradient of .0007, the sum of four of .1
-  # the weight of a layer's result that a norm rescales: .005 where others have .15, and the difference is 8e-8
-  **dict.fromkeys(('classify-gpt_bert', 'quantise-gpt_bert'), 3e-5),
+  # the weight of a layer's result that a norm rescales: .005 where others have .15, and the difference is 2e-7
+  **dict.fromkeys(('classify-gpt_bert', 'quantise-gpt_bert'), 1e-4),
 }
 STATES = {'awd_lstm': 2, 'static': 1}  # embeddings counted, where not 3; AWD-LSTM's first layer has another width
 WRITERS = ('cloze', 'prompt', 'sequence', 'translate_bart')  # adapters that predict tokens
