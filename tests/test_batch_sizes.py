@@ -14,7 +14,8 @@ from tests import tiny
 from tests.test_contract import KEY, SETTINGS, TASKS, Pair, batch_of, find, make_trunk
 
 ROWS, SIZES = 32, (3, 8, 32)
-COUPLED = {'objectives/contrastive'}  # the other rows of a batch are the negatives of a row
+# the other rows of a batch are the negatives of a row, or hold the other sentence of its pair
+COUPLED = {'objectives/contrastive', 'objectives/minimal_pairs'}
 # more terms than those of `SETTINGS`: name -> (folder, settings)
 ALWAYS = ('objectives/sentence_pair', 'objectives/span_boundary', 'adapters/classify', 'mixture')
 GENERATOR = {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES}

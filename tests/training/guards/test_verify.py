@@ -126,7 +126,7 @@ def test_each_device_makes_digests_of_its_own_part() -> None:
 @pytest.mark.parametrize(
   ('steps', 'said'),
   [
-    ((10, 20), r'The same command goes on from step 20$'),
+    ((10, 20), r'The same command resumes from step 20$'),
     ((10, 20, 25, 27), r'\(step 25, 27\) may be wrong .* --to_step=20$'),
     ((25,), r'No step was saved before the last check: begin again in another --workdir$'),
     ((), r'begin again in another --workdir$'),
