@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make a corpus that needs other packages than plm_jax, in an environment of its own (.venv-beam, on first use).
+# Make a corpus that needs other packages than plm_jax, in a separate environment (.venv-beam, made on first use).
 #
 #   bash launch/corpus.sh tfds NAME [flags] [-- flags of the Beam runner]
 #   bash launch/corpus.sh tfds wiki40b/en

@@ -39,6 +39,7 @@ SPEED = (
 )
 VOCAB_SIZE = 400
 CLASSES = ('outside', 'inside')
+QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}  # of the environment: compiles faster
 
 
 # Data and configs.
@@ -164,6 +165,22 @@ def command(name: str, *flags: Any, devices: int = 1, timeout: float = 240) -> s
     timeout=timeout,
     check=False,
   )
+
+
+def two_processes(*flags: Any) -> None:
+  """`plm-jax train` in two processes of two devices each, to its end."""
+  launch = [sys.executable, str(conftest.ROOT / 'launch' / 'local.py'), '--processes=2', '--devices=2', '--grace=60']
+  done = subprocess.run(
+    [*launch, '--', '-m', 'plm_jax', 'train', *map(str, flags)],
+    cwd=conftest.ROOT,
+    env={**os.environ, **QUICK},
+    stdin=subprocess.DEVNULL,
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 0, done.stdout[-3000:]
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ def get_table(scale):
     rows[name] = scales.pretraining(scale, config, *words, **rate)
     rows[name] |= dict(family=family, published=claims.by_column(COLUMNS, published))
   columns = ladder.columns(scale, *COLUMNS)
-  alike = [name for name in ladder.asked(scale, 'MRPC', 'SST-2') if name != 'loss']  # that of other tokens
+  compared = [name for name in ladder.asked(scale, 'MRPC', 'SST-2') if name != 'loss']  # that of other tokens
   bilstm = claims.by_column(COLUMNS, (82.1, 84.1, 75.7, 91.6, 84.9))
   rows['+ BiLSTM'] = dict(empty='no head here puts a BiLSTM on a trunk that is fine-tuned', published=bilstm)
   return dict(
@@ -38,7 +38,7 @@ def get_table(scale):
     rows=rows,
     claims=[
       *claims.claimed(columns, rows, ('BERT base', 'No NSP', NAMED), asked=ladder.asked(scale, 'MRPC', 'SST-2')),
-      *claims.claimed(columns, rows, ('No NSP', 'LTR & No NSP'), asked=alike),
+      *claims.claimed(columns, rows, ('No NSP', 'LTR & No NSP'), asked=compared),
     ],
     **scales.seeds(scale),
     summary='best point on dev' if scale in scales.RUNGS else 'mean',

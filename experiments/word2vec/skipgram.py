@@ -11,7 +11,7 @@ Expect: neighbours that mean the like. Measured, one epoch of a quarter of 76 ol
 the vocabulary: the loss of a pair falls from 4.16 (6 log 2) to 2.46, and `good` is nearest to natured, bad, clever and
 pleasant. That is too little text for WordSim-353: gensim's word2vec with the same settings and text has -0.11 on it.
 
-Arguments: `cbow`, the continuous bag of words at its rate; `hs`, a hierarchical softmax in place of negatives;
+Arguments: `cbow`, the continuous bag of words at its rate; `hs`, a hierarchical softmax instead of negatives;
 `in_order`, vectors that move after each pair, as in word2vec.c (needs `bash launch/setup.sh numba`); `quick`;
 `vectors` trains on from a file in the form of word2vec or GloVe, whose width the model has to have:
   plm-jax train --config=experiments/word2vec/skipgram.py:vectors --workdir=runs/word2vec/further \\

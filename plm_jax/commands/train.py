@@ -83,15 +83,8 @@ def _make_cache(where: str) -> str:
   """Create a local folder of compiled programs; 'none' gives ''."""
   if where == 'none':
     return ''
+  folder = files.path(where)  # raises for an unsupported URL
   if files.is_address(where):
-    files.path(where)  # raises for an unsupported URL
     return where
-  folder = files.path(where)
-  try:
-    files.make_folder(folder)
-    probe = files.unused(folder / '.writable')
-    files.write_text(probe, '')
-    files.remove(probe)
-  except OSError as error:
-    raise ConfigError(f'--compile_cache={where} is not writable ({error.strerror}): choose another folder') from None
+  files.check_writable(folder, name='--compile_cache')
   return str(folder)

@@ -41,9 +41,8 @@ Name = Literal['stream', 'documents', 'rows', 'full']
 class Layout(NamedTuple):
   """Plan and special tokens of a layout."""
 
-  plan: Callable[
-    ..., packing.Plan | packing.Joined
-  ]  # (offsets, length, number of tokens before, number of tokens after) -> plan
+  # (offsets, length, number of tokens before, number of tokens after) -> plan
+  plan: Callable[..., packing.Rows]
   # the plan that cuts between sentences; None for layouts without framed pieces
   whole: Callable[..., packing.Plan] | None
   # vocabulary -> id of the token before a piece, or None
@@ -142,7 +141,7 @@ def make(
   if sentences:
     _check(rule, starts_of, tokens, so='no sentence can move', where=str(corpus))
 
-  def plan() -> packing.Plan | packing.Joined:
+  def plan() -> packing.Rows:
     starts = starts_of(rule) if whole_sentences else None
     if whole_sentences and not sentences:
       _check(rule, starts_of, tokens, so='long documents are cut anywhere', where=str(corpus))
@@ -205,7 +204,7 @@ def _batch(
   chosen: order.Chosen,
   *,
   ids: 'packing.Ids',
-  rows: packing.Plan | packing.Joined,
+  rows: packing.Rows,
   frame: Frame,
   starts: Callable[[], np.ndarray] | None,
   length: int,
@@ -294,12 +293,7 @@ class _Index(NamedTuple):
 
 
 def _sentence_ids(
-  plan: packing.Plan | packing.Joined,
-  starts: np.ndarray,
-  chosen: np.ndarray,
-  *,
-  frames: Sequence[packing.Frame],
-  length: int,
+  plan: packing.Rows, starts: np.ndarray, chosen: np.ndarray, *, frames: Sequence[packing.Frame], length: int
 ) -> np.ndarray:
   """Return the index of the sentence of each token, int32[b, length]."""
   blank = tuple((tuple(-1 for _ in before), tuple(-1 for _ in after)) for before, after in frames)
@@ -310,7 +304,7 @@ def _sentence_ids(
 
 def _plan(
   tokens: store.Tokens, frame: Frame, *, length: int, stride: int | None, starts: np.ndarray | None
-) -> packing.Plan | packing.Joined:
+) -> packing.Rows:
   room = {'length': length, 'before': len(frame.before), 'after': len(frame.after)}
   if starts is None or frame.layout.whole is None:
     return frame.layout.plan(tokens.offsets, **room, **({'stride': stride} if stride else {}))

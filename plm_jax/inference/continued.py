@@ -45,7 +45,8 @@ def write(
   """
   if settings['start'] is not None and opened.kind == 'causal':
     raise ConfigError(
-      f'{dash}start={settings["start"]}: a decoder-only model continues its prompt; write the token into the prompt'
+      f'{dash}start={settings["start"]} is for encoder-decoders; a decoder-only model continues its prompt: write the '
+      'token into the prompt'
     )
   special = opened.special_with(**{name: settings[name] for name in ('start', 'first', 'last')})
   with errors.stage('generate'):

@@ -87,9 +87,8 @@ class Dense(nn.Module):
     matrix = kernel.astype(self.dtype).reshape(math.prod(inputs), math.prod(features))
     x = sharding.gather_length(x.astype(self.dtype), self.axes[self.num_inputs :], features)
     x = x.reshape(*x.shape[: x.ndim - self.num_inputs], math.prod(inputs))
-    y = sharding.scatter_length(
-      product(x, matrix), self.axes[: self.num_inputs], inputs
-    )  # [..., inputs] -> [..., outputs]
+    # [..., inputs] -> [..., outputs]
+    y = sharding.scatter_length(product(x, matrix), self.axes[: self.num_inputs], inputs)
     if (scale := _scale(self, 'kernel')) is not None:
       y = y * scale.astype(self.dtype).reshape(-1)
     # 2. output axes and bias

@@ -244,7 +244,8 @@ def _evaluator(
   # cheap checks come before any text is read
   feed.check_evaluations({name: settings['eval'][name] for name in names}, mesh=layout.mesh)
   found = preflight.look({f'eval.{name}.data': settings['eval'][name]['data'] for name in names}, made)
-  preflight.check_scored_rows(settings, made, found)
+  scored = {place: one for place, one in found.items() if predictions is None or not one.unlabelled}
+  preflight.check_scored_rows(settings, made, scored)
   sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
   if by_class and (without := [name for name, source in sources.items() if source.unlabelled]):
     raise ConfigError(

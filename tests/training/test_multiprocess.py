@@ -8,13 +8,10 @@ import contextlib
 import functools
 import itertools
 import json
-import os
 import pathlib
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import types
 from typing import Any, NamedTuple
 
@@ -31,7 +28,7 @@ from plm_jax.training import begin, feed, loop, parts
 from plm_jax.training.context import RunOptions
 from plm_jax.training.outcome import Outcome
 from plm_jax.training.stopping import catch_signals
-from tests import conftest, runs
+from tests import runs
 
 # Float32 sums in another order. Measured over 12 steps at rate 1e-2: 4e-7 for losses and gradient norms, 3e-6 for
 # parameters, where Adam divides by the roots of tiny second moments.
@@ -39,7 +36,6 @@ LOSS_TOLERANCE = 4e-6
 PARAMETER_TOLERANCE = 3e-5
 GRACE_S = 120
 # Only process 0 fills the compilation cache, so the other one always compiles: with little effort, then.
-QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}
 
 
 pytestmark = [pytest.mark.turns, pytest.mark.usefixtures('log')]
@@ -55,28 +51,12 @@ def alone(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathl
   return workdir
 
 
-def local(*flags: Any) -> list[str]:
-  """The command line of a training run in two processes of two devices each."""
-  launch = [sys.executable, str(conftest.ROOT / 'launch' / 'local.py'), '--processes=2', '--devices=2', '--grace=60']
-  return [*launch, '--', '-m', 'plm_jax', 'train', *map(str, flags)]
-
-
 @pytest.fixture(scope='module')
 def together(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
   """The same run by two processes, stopped on the way; checks of `verify_every` find nothing."""
   folder = tmp_path_factory.mktemp('together')
   file = runs.write_config(folder / 'config.json', runs.settings('mlm', data, verify_every=4))
-  done = subprocess.run(
-    local(f'--config={file}', f'--workdir={folder / "run"}', '--stop_at=8'),
-    cwd=conftest.ROOT,
-    env={**os.environ, **QUICK},
-    stdin=subprocess.DEVNULL,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
-  assert done.returncode == 0, done.stdout[-3000:]
+  runs.two_processes(f'--config={file}', f'--workdir={folder / "run"}', '--stop_at=8')
   return folder / 'run'
 
 
@@ -210,7 +190,7 @@ def test_a_signal_to_one_process_stops_both_at_one_step(
   with contextlib.ExitStack() as stack:
     processes = [
       stack.enter_context(
-        runs.started(runs.words('train', *flags, f'--process={process}'), log=output, devices=2, **QUICK)
+        runs.started(runs.words('train', *flags, f'--process={process}'), log=output, devices=2, **runs.QUICK)
       )
       for process in range(2)
     ]

@@ -2,10 +2,7 @@
 
 import functools
 import json
-import os
 import pathlib
-import subprocess
-import sys
 from importlib import metadata
 from typing import Any
 
@@ -21,7 +18,7 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.runs import by_class, metrics, predicted
 from plm_jax.scores import macro_f1
 from plm_jax.training import evaluation, loop, step
-from tests import conftest, runs, tiny
+from tests import runs, tiny
 
 pytestmark = pytest.mark.turns
 
@@ -398,18 +395,7 @@ def test_two_processes_score_as_one(run: pathlib.Path, data: pathlib.Path, tmp_p
   if jax.device_count() != 4:
     pytest.skip('needs four devices')
   file = runs.write_config(tmp_path / 'config.json', runs.settings('classify', data, **CHANGES))
-  launch = [sys.executable, str(conftest.ROOT / 'launch' / 'local.py'), '--processes=2', '--devices=2', '--grace=60']
-  done = subprocess.run(
-    [*launch, '--', '-m', 'plm_jax', 'train', f'--config={file}', f'--workdir={tmp_path / "run"}'],
-    cwd=conftest.ROOT,
-    env={**os.environ, 'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'},
-    stdin=subprocess.DEVNULL,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
-  assert done.returncode == 0, done.stdout[-3000:]
+  runs.two_processes(f'--config={file}', f'--workdir={tmp_path / "run"}')
   both = [[row for row in metrics.read(folder) if NAMES[0] in row] for folder in (run, tmp_path / 'run')]
   assert len(both[0]) == len(both[1]) == 2
   for alone, together in zip(*both, strict=True):

@@ -2,11 +2,8 @@
 
 import json
 import math
-import os
 import pathlib
 import re
-import subprocess
-import sys
 import time
 import types
 from typing import Any
@@ -21,7 +18,7 @@ from plm_jax.text import recipe
 from plm_jax.training import loop, stopping
 from plm_jax.training.cost import meter
 from plm_jax.training.hosts import join
-from tests import conftest, runs
+from tests import runs
 
 pytestmark = [pytest.mark.turns, pytest.mark.usefixtures('log')]
 OFTEN: dict[str, Any] = {'save_minutes': 1e-9, 'save_every': 6, 'eval_every': 12}
@@ -100,18 +97,7 @@ def test_process_0_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_processes_save_at_the_same_step(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   settings = runs.settings('mlm', data, save_minutes=1e-9, save_every=100, eval_every=12, steps=4)
   file = runs.write_config(tmp_path / 'config.json', settings)
-  launch = [sys.executable, str(conftest.ROOT / 'launch' / 'local.py'), '--processes=2', '--devices=2', '--grace=60']
-  done = subprocess.run(
-    [*launch, '--', '-m', 'plm_jax', 'train', f'--config={file}', f'--workdir={tmp_path / "run"}'],
-    cwd=conftest.ROOT,
-    env={**os.environ, 'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'},
-    stdin=subprocess.DEVNULL,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
-  assert done.returncode == 0, done.stdout[-3000:]
+  runs.two_processes(f'--config={file}', f'--workdir={tmp_path / "run"}')
   assert 'step 2 is saved by time' in (tmp_path / 'run' / 'log.txt').read_text()
   assert json.loads((tmp_path / 'run' / 'result.json').read_text())['finished']
 

@@ -115,5 +115,6 @@ def test_what_would_be_lost_is_refused(data, base):
     runs.settings('causal_lm', data, save='trained', init_from=({'source': str(base), 'resize': 'new_rows'},))
   entry = {'source': str(base), 'from_': 'trunk/layers', 'to': 'trunk/layers'}
   chosen = settings(data, base, save='trained') | {'init_from': [entry]}
+  chosen['adapter'] = {**chosen['adapter'], 'trained': ()}  # else new parameters of the trunk train
   with pytest.raises(ConfigError, match=r"save='trained': trunk/\S+ \(\d+ in all\) neither trains nor comes from"):
     loop.train(chosen, data / 'lost')

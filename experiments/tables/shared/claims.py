@@ -33,7 +33,7 @@ def claimed(
     columns: of the table.
     rows: of the table.
     *pairs: what the text of the paper concludes, and the columns that it concludes it for; without them, all.
-    asked: columns in which it is asked here as well, where the paper has not both numbers or does not claim it.
+    asked: columns in which the rows are compared too, although the paper lacks a number or does not claim a difference.
   """
 
   def says(column: str, better: str, than: str) -> bool | None:

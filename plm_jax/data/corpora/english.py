@@ -1,12 +1,11 @@
 """Make the English text that the small tables are pre-trained on: classic books and paragraphs of Wikipedia."""
 
-import gzip
 import hashlib
 import logging
-import zlib
 from pathlib import Path
 
 from plm_jax.core.errors import ConfigError
+from plm_jax.data.corpora import local
 from plm_jax.io import files
 
 log = logging.getLogger(__name__)
@@ -43,10 +42,12 @@ def make(data: files.Where, out: files.Where) -> dict[str, str]:
 
 
 def _part(file: Path) -> bytes:
-  zipped = file.with_name(f'{file.name}.gz')
-  if not files.is_file(zipped) and not files.is_file(file):
+  zipped = file.with_name(f'{file.name}{local.ZIPPED}')
+  present = next(filter(files.is_file, (zipped, file)), None)
+  if present is None:
     raise ConfigError(f'{zipped} is missing: name the folder that holds classic_books and english_wiki')
   try:
-    return gzip.decompress(files.read_bytes(zipped)) if files.is_file(zipped) else files.read_bytes(file)
-  except (OSError, EOFError, zlib.error) as error:
-    raise ConfigError(f'{zipped} is damaged ({error}): copy it again') from None
+    with local.File.at(present).stream() as stream:
+      return stream.read()
+  except ValueError as error:
+    raise ConfigError(f'{present} is damaged ({error}): copy it again') from None

@@ -110,6 +110,9 @@ class Joined(NamedTuple):
     return max((piece.most() for piece in pieces), default=1)
 
 
+Rows = Plan | Joined
+
+
 def frames(before: tuple[int, ...], after: tuple[int, ...], *, between: tuple[int, ...] = ()) -> tuple[Frame, ...]:
   """Build the table of frames.
 
@@ -119,7 +122,7 @@ def frames(before: tuple[int, ...], after: tuple[int, ...], *, between: tuple[in
 
 
 def assemble(
-  plan: Plan | Joined,
+  plan: Rows,
   ids: 'Ids',
   chosen: np.ndarray,
   *,

@@ -163,7 +163,7 @@ class Claim:
     column: the column.
     better: the better row.
     than: the row it is compared with, or a score of `Column.trivial`.
-    asked: whether the text of the paper does not claim it, and it is compared here all the same.
+    asked: True for a comparison that the text of the paper does not claim.
   """
 
   column: str

@@ -95,11 +95,12 @@ def summarise(cell: Measured, summary: Summary) -> float:
 def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, draws: int = DRAWS) -> Interval:
   """Compute the difference of two cells with a confidence interval.
 
-  The interval covers two. The first is a hierarchical bootstrap (Efron and Tibshirani 1993, chapters 8 and 13). Each
-  draw resamples seeds of pre-training, within each of them seeds of fine-tuning, and test examples, which are the same
-  for both cells. It underestimates the noise of few seeds, so the second is Welch's interval over seeds (`_welch`). The
-  p-value is the larger one of both. A level with one seed adds nothing to the interval: with one pre-training it is a
-  statement about that pre-training. `benchmarks/tables.py` simulates how often equal cells differ beyond the noise.
+  The interval is the smallest that contains two others. The first is that of a hierarchical bootstrap (Efron and
+  Tibshirani 1993, chapters 8 and 13). Each draw resamples seeds of pre-training, within each of them seeds of
+  fine-tuning, and test examples, which are the same for both cells. It underestimates the noise of few seeds, so the
+  second is Welch's interval over seeds (`_welch`). The p-value is the larger one of both. A level with one seed adds
+  nothing to the interval: with one pre-training it is a statement about that pre-training. `benchmarks/tables.py`
+  simulates how often equal cells differ beyond the noise.
 
   For a metric that is no mean over examples, groups of examples replace examples (`of_groups`). If examples are
   unknown, seeds alone count. Each point of a grid is in each draw, with its own seeds. With summary 'best on dev',
