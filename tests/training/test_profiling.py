@@ -89,7 +89,7 @@ def test_a_resumed_run_traces_no_step_that_is_over(
   loop.train(settings, tmp_path / 'run', stop_at=3)
   with runs.logging_on(), caplog.at_level(logging.INFO):
     assert loop.train(settings, tmp_path / 'run', stop_at=4, profile=asked).exit_code == loop.DONE
-  assert 'step 3 is made already' in caplog.text
+  assert 'step 3 is done already' in caplog.text
   assert not (tmp_path / 'run' / 'profile').exists()
 
 

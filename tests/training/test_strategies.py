@@ -94,7 +94,7 @@ def test_an_intermediate_task_gives_its_trunk_and_where_asked_its_head(data, sou
 
 
 def test_a_head_of_other_classes_is_refused_by_name(data, source, tmp_path):
-  message = r'init_from: head/bias is \[2\] in .*run and \[3\] here'
+  message = r'init_from: head/bias is \[2\] in .*run, but \[3\] here'
   with pytest.raises(ConfigError, match=message):
     train(data, tmp_path / 'run', steps=3, adapter={'classes': 3}, init_from=entry(source, ''))
 

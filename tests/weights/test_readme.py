@@ -50,7 +50,7 @@ def test_the_readme_runs_as_it_stands_and_compiled(name: str, tmp_path: pathlib.
   out = trunk.apply({'params': params}, **inputs_of(trunk, tokens))
   compiled = jax.jit(trunk.apply)({'params': params}, **inputs_of(trunk, tokens))
   assert tiny.worst(out['hidden'], compiled['hidden']) < 1e-5
-  assert out['layers'].shape[1:] == (1, 6, trunk.hidden_dim)
+  assert out['layers'].shape[1:] == (1, 6, trunk.config.hidden_dim)
   states, _ = published.states_of_theirs(published.make_model(case))
   rows = jnp.asarray(published.draw_tokens())
   given = inputs_of(trunk, rows)
