@@ -22,22 +22,15 @@ class ByClass(NamedTuple):
 
   A predicted text that is none of the labels (-1) counts as a miss of its example's class, not as a class, as in
   `scores/macro_f1`.
-
-  Attributes:
-    names: of the classes; their ids if the data have no names.
-    precision: f64[c], fraction of the predictions of the class that are right; 0 without predictions.
-    recall: f64[c], fraction of the examples of the class that are found; 0 without examples.
-    f1: f64[c], the harmonic mean of both.
-    support: int64[c], examples of the class.
-    confusion: int64[c, c], examples of class i predicted as class j; int64[c, c+1] if some were predicted as no class,
-      counted in the last column. None if an example may have several classes.
   """
 
-  names: tuple[str, ...]
-  precision: np.ndarray
-  recall: np.ndarray
-  f1: np.ndarray
-  support: np.ndarray
+  names: tuple[str, ...]  # of the classes; their ids if the data have no names
+  precision: np.ndarray  # f64[c], fraction of the predictions of the class that are right; 0 without predictions
+  recall: np.ndarray  # f64[c], fraction of the examples of the class that are found; 0 without examples
+  f1: np.ndarray  # f64[c], the harmonic mean of both
+  support: np.ndarray  # int64[c], examples of the class
+  # int64[c, c], examples of class i predicted as class j; int64[c, c+1] if some were predicted as no class, counted in
+  # the last column. None if an example may have several classes
   confusion: np.ndarray | None
 
   @property

@@ -23,15 +23,10 @@ Sums = Mapping[str, tuple[Any, Any]]
 
 
 class Interval(NamedTuple):
-  """Sums over the interval so far.
+  """Sums over the interval so far."""
 
-  Attributes:
-    sums: f32[m, 2], sum and weight of each metric of `averaged`.
-    largest: f32[], the largest gradient norm.
-  """
-
-  sums: Array
-  largest: Array
+  sums: Array  # f32[m, 2], sum and weight of each metric of `averaged`
+  largest: Array  # f32[], the largest gradient norm
 
 
 def averaged(names: Collection[str]) -> list[str]:

@@ -30,25 +30,15 @@ class Keys(NamedTuple):
 
 
 class Score(NamedTuple):
-  """The constants of a file of `plm_jax/scores/`.
+  """The constants of a file of `plm_jax/scores/`."""
 
-  Attributes:
-    file: its name.
-    part: the part of the task to score; '' for all of it.
-    metrics: names of the returned metrics.
-    either: the keys it reads: `READS` and `RECORDS`, or `INSTEAD` if defined; one of them is enough.
-    by_row: the metrics that are means over examples, `BY_ROW`.
-    tokenize: name of its tokens; '' for those that fit the references.
-    choices: all such names; () for a score without tokens.
-  """
-
-  file: str
-  part: str
-  metrics: tuple[str, ...]
-  either: tuple[Keys, ...]
-  by_row: tuple[str, ...]
-  tokenize: str = ''
-  choices: tuple[str, ...] = ()
+  file: str  # its name
+  part: str  # the part of the task to score; '' for all of it
+  metrics: tuple[str, ...]  # names of the returned metrics
+  either: tuple[Keys, ...]  # the keys it reads: `READS` and `RECORDS`, or `INSTEAD` if defined; one of them is enough
+  by_row: tuple[str, ...]  # the metrics that are means over examples, `BY_ROW`
+  tokenize: str = ''  # name of its tokens; '' for those that fit the references
+  choices: tuple[str, ...] = ()  # all such names; () for a score without tokens
 
   @property
   def settings(self) -> dict[str, str]:

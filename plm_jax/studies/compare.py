@@ -26,23 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class Run(NamedTuple):
-  """A run to compare.
+  """A run to compare."""
 
-  Attributes:
-    name: its folder, relative to the common folder.
-    folder: the run folder.
-    settings: dotted key -> value of its config.
-    best: the metric in `best` and 'min' or 'max'; None if the config has none.
-    line: steps and values of the metric.
-    diverged: step from which the metric is not finite; None if its last value is.
-  """
-
-  name: str
-  folder: Path
-  settings: Mapping[str, Any]
-  best: tuple[str, str] | None
-  line: Line
-  diverged: int | None = None
+  name: str  # its folder, relative to the common folder
+  folder: Path  # the run folder
+  settings: Mapping[str, Any]  # dotted key -> value of its config
+  best: tuple[str, str] | None  # the metric in `best` and 'min' or 'max'; None if the config has none
+  line: Line  # steps and values of the metric
+  diverged: int | None = None  # step from which the metric is not finite; None if its last value is
 
 
 def compare(

@@ -29,19 +29,12 @@ Leaves = dict[str, np.ndarray]
 
 
 class Network(NamedTuple):
-  """A network during compression.
+  """A network during compression."""
 
-  Attributes:
-    block: `model` block of its config.
-    leaves: path -> parameter.
-    scales: path of a parameter -> its scale, if trained with adapter 'quantise'.
-    errors: path of an 8-bit parameter -> its distance from the original.
-  """
-
-  block: Mapping[str, Any]
-  leaves: Leaves
-  scales: Mapping[str, np.ndarray] = {}
-  errors: Mapping[str, dict[str, float]] = {}
+  block: Mapping[str, Any]  # `model` block of its config
+  leaves: Leaves  # path -> parameter
+  scales: Mapping[str, np.ndarray] = {}  # path of a parameter -> its scale, if trained with adapter 'quantise'
+  errors: Mapping[str, dict[str, float]] = {}  # path of an 8-bit parameter -> its distance from the original
 
 
 class Subject(NamedTuple):

@@ -40,17 +40,11 @@ ORIGINAL = 'original'
 
 
 class Measured(NamedTuple):
-  """Measurements of a network that was read from its folder.
+  """Measurements of a network that was read from its folder."""
 
-  Attributes:
-    row: its row of the table.
-    call: computes one batch, to be timed.
-    batch_size: examples of that batch.
-  """
-
-  row: dict[str, Any]
-  call: Callable[[], Any]
-  batch_size: int
+  row: dict[str, Any]  # its row of the table
+  call: Callable[[], Any]  # computes one batch, to be timed
+  batch_size: int  # examples of that batch
 
 
 def run_study(

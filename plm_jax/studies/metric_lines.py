@@ -31,25 +31,15 @@ Wanted = Callable[[str], bool]
 
 
 class Metrics(NamedTuple):
-  """The lines of metrics of a run.
+  """The lines of metrics of a run."""
 
-  Attributes:
-    lines: chosen metric -> steps int[n], ascending, and finite values float[n].
-    names: all numeric metrics, sorted.
-    sound: number of undamaged lines.
-    damaged: numbers of the damaged lines, from 1.
-    not_finite: chosen metric -> step of its first non-finite value.
-    diverged: chosen metric -> step from which no value is finite, if it ends so.
-    last: step of the last line; 0 if there is none.
-  """
-
-  lines: Mapping[str, Line]
-  names: Sequence[str]
-  sound: int
-  damaged: Sequence[int]
-  not_finite: Mapping[str, int]
-  diverged: Mapping[str, int]
-  last: int
+  lines: Mapping[str, Line]  # chosen metric -> steps int[n], ascending, and finite values float[n]
+  names: Sequence[str]  # all numeric metrics, sorted
+  sound: int  # number of undamaged lines
+  damaged: Sequence[int]  # numbers of the damaged lines, from 1
+  not_finite: Mapping[str, int]  # chosen metric -> step of its first non-finite value
+  diverged: Mapping[str, int]  # chosen metric -> step from which no value is finite, if it ends so
+  last: int  # step of the last line; 0 if there is none
 
 
 class _Block(NamedTuple):

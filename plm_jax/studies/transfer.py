@@ -50,19 +50,12 @@ Digests = dict[str, str]  # config key, such as 'data' or 'init_from.0' -> diges
 
 
 class Cell(NamedTuple):
-  """One run of the study.
+  """One run of the study."""
 
-  Attributes:
-    start: 'scratch' or 'pretrained'.
-    size: labelled examples per class.
-    seed: random seed of the examples, the head, the order and dropout.
-    rate: learning rate.
-  """
-
-  start: str
-  size: int
-  seed: int
-  rate: float
+  start: str  # 'scratch' or 'pretrained'
+  size: int  # labelled examples per class
+  seed: int  # random seed of the examples, the head, the order and dropout
+  rate: float  # learning rate
 
 
 def run_study(

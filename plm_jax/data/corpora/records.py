@@ -34,26 +34,18 @@ class Records(Sequence[dict[str, Any]]):
   """Rows of a split as plain Python: str, int, float, lists and dicts of those, and `NotText`.
 
   Numbers of a table are `Whole` and `Real`, which equal other numbers.
-
-  Attributes:
-    fields: the fields of the first row.
-    digest: hex digest of the content.
-    names: names of the classes of the field `label`, or of the only field with classes; else ().
-    labels: field -> names of its classes, for every field with classes.
-    where: path and split, for messages.
-    pieces: parts of the split: rows, and indices of those that belong to it.
-    named_by: split of the same data whose rows determine the classes, if no list names them; None for this one.
-    tokens: expected number, by the size of the files.
   """
 
-  fields: tuple[str, ...]
-  digest: str
-  names: tuple[str, ...]
-  labels: Mapping[str, tuple[str, ...]]
-  where: str
+  fields: tuple[str, ...]  # the fields of the first row
+  digest: str  # hex digest of the content
+  names: tuple[str, ...]  # names of the classes of the field `label`, or of the only field with classes; else ()
+  labels: Mapping[str, tuple[str, ...]]  # field -> names of its classes, for every field with classes
+  where: str  # path and split, for messages
+  # parts of the split: rows, and indices of those that belong to it
   pieces: tuple[tuple[Sequence[Mapping[str, Any]], Sequence[int]], ...] = dataclasses.field(repr=False)
+  # split of the same data whose rows determine the classes, if no list names them; None for this one
   named_by: 'Callable[[], Records] | None' = dataclasses.field(default=None, repr=False, compare=False)
-  tokens: int = 0
+  tokens: int = 0  # expected number, by the size of the files
 
   @property
   def description(self) -> str:

@@ -37,38 +37,30 @@ Record = Callable[[int], dict[str, Any]]
 
 
 class ExampleSettings(NamedTuple):
-  """Settings of a config about the examples; keywords of `labelled.make`.
+  """Settings of a config about the examples; keywords of `labelled.make`."""
 
-  Attributes:
-    fields: fields with the text, in order. () takes the names that TFDS uses for single sentences and pairs.
-    label: field with the label; with kind='words' a list of labels, with kind='arcs' of relations, with kind='text' the
-      target text, with kind='spans' the answers.
-    per_class: number of examples of each class; None for all.
-    sample_seed: seed of that sample.
-    missing: label of a row without one, a number or a text, such as '-' in SNLI and MultiNLI; such rows are dropped. A
-      word without a label has -1, and stays.
-    prefixes: text before each field, as in T5; () for none.
-    on_bad_row: handling of a row that lacks a field, cannot be read, or has no valid label. 'stop' raises an error with
-      file, line and reason before anything is tokenised. 'skip' drops up to 0.1 % of the rows, counts and lists them.
-    keep_unlabelled: keep rows without a label, or without its field, with label -1, for prediction (`evaluate
-      --predictions`), as in the test sets of benchmarks. Nothing is trained or scored on them.
-    separator: with kind='multilabel', text between the classes of a cell, such as ';'; '' for one class per cell.
-    scheme: with kind='words', how tags of entities are written (`entity_tags.py`). None leaves them, but IOB1 becomes
-      IOB2.
-    words: with kind='words', what separates the words of a text: 'spaces' (None), or its 'script', as in
-      `load(...).tag`.
-  """
-
+  # fields with the text, in order. () takes the names that TFDS uses for single sentences and pairs
   fields: tuple[str, ...] = ()
+  # field with the label; with kind='words' a list of labels, with kind='arcs' of relations, with kind='text' the target
+  # text, with kind='spans' the answers
   label: str = 'label'
-  per_class: int | None = None
-  sample_seed: int = 0
+  per_class: int | None = None  # number of examples of each class; None for all
+  sample_seed: int = 0  # seed of that sample
+  # label of a row without one, a number or a text, such as '-' in SNLI and MultiNLI; such rows are dropped. A word
+  # without a label has -1, and stays
   missing: float | str = -1
-  prefixes: tuple[str, ...] = ()
+  prefixes: tuple[str, ...] = ()  # text before each field, as in T5; () for none
+  # handling of a row that lacks a field, cannot be read, or has no valid label. 'stop' raises an error with file, line
+  # and reason before anything is tokenised. 'skip' drops up to 0.1 % of the rows, counts and lists them
   on_bad_row: OnBadRow = 'stop'
+  # keep rows without a label, or without its field, with label -1, for prediction (`evaluate --predictions`), as in the
+  # test sets of benchmarks. Nothing is trained or scored on them
   keep_unlabelled: bool = False
+  # with kind='multilabel', text between the classes of a cell, such as ';'; '' for one class per cell
   separator: str | None = None
+  # with kind='words', how tags of entities are written (`entity_tags.py`). None leaves them, but IOB1 becomes IOB2
   scheme: entity_tags.Scheme | None = None
+  # with kind='words', what separates the words of a text: 'spaces' (None), or its 'script', as in `load(...).tag`
   words: Words | None = None
 
 
@@ -102,43 +94,26 @@ class Examples(NamedTuple):
   batch, -1 elsewhere: int32[b, width], or [b, sequences, width] with several sequences.
 
   `record(offsets)` returns a function from the index of an example to its `Source.record`.
-
-  Attributes:
-    texts: texts, ordered by example, sequence and field.
-    edges: int64[rows*sequences*fields+1], `texts[edges[i]:edges[i+1]]` form field i of all fields.
-    row_ids: int64[rows], their indices in the split.
-    fields: names of the fields, in order.
-    add: see above.
-    names: names of the classes.
-    classes: labels are 0 to classes - 1; 0 without classes.
-    sequences: sequences per example; more than one for options.
-    target: target texts of the same examples; None without targets.
-    shared: int64[rows*sequences*fields], instead of `edges` the one text of each field, if fields share texts; -1 in a
-      sequence that an example does not have.
-    record: see above.
-    unlabelled: True if some examples have no label.
-    largest: file and line of the first row with the largest label, for messages.
-    windows: text that is read in windows if it is too long; None if it is cut.
-    group: index of an example -> its `Source.group`; None without groups.
-    words: True if each text is a word with a space before it (`after_gap`).
   """
 
-  texts: store.Texts
-  edges: np.ndarray
-  row_ids: np.ndarray
-  fields: tuple[str, ...]
-  add: Callable[[np.ndarray, Place], Added]
-  names: tuple[str, ...] = ()
-  classes: int = 0
-  sequences: int = 1
-  target: 'Examples | None' = None
+  texts: store.Texts  # texts, ordered by example, sequence and field
+  edges: np.ndarray  # int64[rows*sequences*fields+1], `texts[edges[i]:edges[i+1]]` form field i of all fields
+  row_ids: np.ndarray  # int64[rows], their indices in the split
+  fields: tuple[str, ...]  # names of the fields, in order
+  add: Callable[[np.ndarray, Place], Added]  # see above
+  names: tuple[str, ...] = ()  # names of the classes
+  classes: int = 0  # labels are 0 to classes - 1; 0 without classes
+  sequences: int = 1  # sequences per example; more than one for options
+  target: 'Examples | None' = None  # target texts of the same examples; None without targets
+  # int64[rows*sequences*fields], instead of `edges` the one text of each field, if fields share texts; -1 in a sequence
+  # that an example does not have
   shared: np.ndarray | None = None
-  record: Callable[[np.ndarray], Record] | None = None
-  unlabelled: bool = False
-  largest: str = ''
-  windows: Windows | None = None
-  group: Callable[[int], Hashable] | None = None
-  words: bool = False
+  record: Callable[[np.ndarray], Record] | None = None  # see above
+  unlabelled: bool = False  # True if some examples have no label
+  largest: str = ''  # file and line of the first row with the largest label, for messages
+  windows: Windows | None = None  # text that is read in windows if it is too long; None if it is cut
+  group: Callable[[int], Hashable] | None = None  # index of an example -> its `Source.group`; None without groups
+  words: bool = False  # True if each text is a word with a space before it (`after_gap`)
 
 
 def word_gap(vocab: Vocab) -> str:

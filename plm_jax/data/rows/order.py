@@ -37,48 +37,31 @@ _WORD = 2**31  # rows that `row_id` can tell apart
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-  """The rows of one batch that this host reads, b of them.
+  """The rows of one batch that this host reads, b of them."""
 
-  Attributes:
-    rows: int64[b], become `row_id`.
-    epochs: int64[b], number of complete passes over the source before.
-    real: bool[b], False for a copy of another row that only fills the batch.
-  """
-
-  rows: np.ndarray
-  epochs: np.ndarray
-  real: np.ndarray
+  rows: np.ndarray  # int64[b], become `row_id`
+  epochs: np.ndarray  # int64[b], number of complete passes over the source before
+  real: np.ndarray  # bool[b], False for a copy of another row that only fills the batch
 
 
 ChosenT = TypeVar('ChosenT', bound=Chosen)
 
 
 class Order(NamedTuple, Generic[ChosenT]):
-  """Assignment of rows to batches.
+  """Assignment of rows to batches."""
 
-  Attributes:
-    rows: rows per epoch.
-    steps: batches that hold each row once.
-    train: (step, indices int64[b] in the batch) -> rows that training reads there.
-    once: the same for one pass over all rows in the order of the source, for steps 0 to steps - 1.
-  """
-
-  rows: int
-  steps: int
-  train: Callable[[int, np.ndarray], ChosenT]
+  rows: int  # rows per epoch
+  steps: int  # batches that hold each row once
+  train: Callable[[int, np.ndarray], ChosenT]  # (step, indices int64[b] in the batch) -> rows that training reads there
+  # the same for one pass over all rows in the order of the source, for steps 0 to steps - 1
   once: Callable[[int, np.ndarray], ChosenT]
 
 
 class Share(NamedTuple):
-  """The part of each batch that this host reads.
+  """The part of each batch that this host reads."""
 
-  Attributes:
-    batch_size: rows per step over all hosts.
-    places: int64[b], indices in the batch, ascending.
-  """
-
-  batch_size: int
-  places: np.ndarray
+  batch_size: int  # rows per step over all hosts
+  places: np.ndarray  # int64[b], indices in the batch, ascending
 
 
 def share(batch_size: int, *, host: int, hosts: int) -> Share:

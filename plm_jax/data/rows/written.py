@@ -26,48 +26,29 @@ _MOST_OPTIONS = 1_000
 
 
 class Written(NamedTuple):
-  """A row as text.
+  """A row as text."""
 
-  Attributes:
-    inputs: the inputs, with at most one `MARK`.
-    targets: right answers; the first is the training target. () if unknown.
-    options: texts to choose from; () if any text may be written.
-    label: index of the right option; -1 if unknown.
-    value: the number that the target spells, if any.
-    leads: first part of each option that is read but not scored; () for none.
-    found: fields that the row lacks and scores read, which the form found in its texts.
-  """
-
-  inputs: str
-  targets: tuple[str, ...] = ()
-  options: tuple[str, ...] = ()
-  label: int = -1
-  value: float | None = None
-  leads: tuple[str, ...] = ()
-  found: Row = MappingProxyType({})
+  inputs: str  # the inputs, with at most one `MARK`
+  targets: tuple[str, ...] = ()  # right answers; the first is the training target. () if unknown
+  options: tuple[str, ...] = ()  # texts to choose from; () if any text may be written
+  label: int = -1  # index of the right option; -1 if unknown
+  value: float | None = None  # the number that the target spells, if any
+  leads: tuple[str, ...] = ()  # first part of each option that is read but not scored; () for none
+  found: Row = MappingProxyType({})  # fields that the row lacks and scores read, which the form found in its texts
 
 
 class Form(NamedTuple):
-  """Text format of rows.
+  """Text format of rows."""
 
-  Attributes:
-    write: row -> its text; None drops the row. Raises ValueErrors that name the field.
-    fields: fields of the inputs, which may lose their ends; dots are for nested fields.
-    options: options that all rows have; () if each row has its own, or none.
-    keep: part that remains of inputs that are too long: their 'start', their 'end', or all except the ends of the
-      longest 'fields'. Inputs with a blank always use the last.
-    answers: fields of the answers only; a row in which one of them is None has no answer.
-    whole: further fields that a row needs, which lose nothing.
-    names: names of the labels if `options` are other words, as benchmarks take them.
-  """
-
-  write: Callable[[Row], Written | None]
-  fields: tuple[str, ...]
-  options: tuple[str, ...] = ()
+  write: Callable[[Row], Written | None]  # row -> its text; None drops the row. Raises ValueErrors that name the field
+  fields: tuple[str, ...]  # fields of the inputs, which may lose their ends; dots are for nested fields
+  options: tuple[str, ...] = ()  # options that all rows have; () if each row has its own, or none
+  # part that remains of inputs that are too long: their 'start', their 'end', or all except the ends of the longest
+  # 'fields'. Inputs with a blank always use the last
   keep: Keep = 'start'
-  answers: tuple[str, ...] = ()
-  whole: tuple[str, ...] = ()
-  names: tuple[str, ...] = ()
+  answers: tuple[str, ...] = ()  # fields of the answers only; a row in which one of them is None has no answer
+  whole: tuple[str, ...] = ()  # further fields that a row needs, which lose nothing
+  names: tuple[str, ...] = ()  # names of the labels if `options` are other words, as benchmarks take them
 
 
 def without_answers(form: Form) -> Form:

@@ -25,29 +25,17 @@ _DEVICES = re.compile(r'accumulated; (\d+ x [^;]+);')  # in the log of a run
 
 
 class Run(NamedTuple):
-  """A run of a report.
+  """A run of a report."""
 
-  Attributes:
-    name: its folder, relative to the common folder.
-    folder: the run folder.
-    config: config as `config.load` reads it.
-    settings: dotted key -> value of its config.
-    result: content of `result.json`; empty if there is none.
-    digests: checksums of the data, the vocabulary and the first batches.
-    devices: such as '8 x TPU v5 lite'; '' if unknown.
-    metrics: its curves.
-    remarks: problems with the run.
-  """
-
-  name: str
-  folder: Path
-  config: Mapping[str, Any]
-  settings: Mapping[str, Any]
-  result: Mapping[str, Any]
-  digests: Mapping[str, str]
-  devices: str
-  metrics: Metrics
-  remarks: Sequence[str]
+  name: str  # its folder, relative to the common folder
+  folder: Path  # the run folder
+  config: Mapping[str, Any]  # config as `config.load` reads it
+  settings: Mapping[str, Any]  # dotted key -> value of its config
+  result: Mapping[str, Any]  # content of `result.json`; empty if there is none
+  digests: Mapping[str, str]  # checksums of the data, the vocabulary and the first batches
+  devices: str  # such as '8 x TPU v5 lite'; '' if unknown
+  metrics: Metrics  # its curves
+  remarks: Sequence[str]  # problems with the run
 
   @property
   def best(self) -> tuple[str, str] | None:
@@ -72,19 +60,12 @@ class Run(NamedTuple):
 
 
 class Contents(NamedTuple):
-  """The contents of the folders of a report.
+  """The contents of the folders of a report."""
 
-  Attributes:
-    runs: runs in the order of their names.
-    sweeps: name -> content of its `table.json`.
-    tables: name -> text of its `table.md`.
-    remarks: what could not be read.
-  """
-
-  runs: Sequence[Run]
-  sweeps: Mapping[str, Mapping[str, Any]]
-  tables: Mapping[str, str]
-  remarks: Sequence[str]
+  runs: Sequence[Run]  # runs in the order of their names
+  sweeps: Mapping[str, Mapping[str, Any]]  # name -> content of its `table.json`
+  tables: Mapping[str, str]  # name -> text of its `table.md`
+  remarks: Sequence[str]  # what could not be read
 
 
 def find(folders: Sequence[files.Where], wanted: Callable[[str], bool]) -> Contents:

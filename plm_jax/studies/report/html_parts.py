@@ -8,17 +8,11 @@ from typing import Any, NamedTuple
 
 
 class Cell(NamedTuple):
-  """A cell of a table.
+  """A cell of a table."""
 
-  Attributes:
-    shown: its text.
-    key: number to sort by; None sorts by the text.
-    quiet: whether it is shown in grey.
-  """
-
-  shown: str
-  key: float | None = None
-  quiet: bool = False
+  shown: str  # its text
+  key: float | None = None  # number to sort by; None sorts by the text
+  quiet: bool = False  # whether it is shown in grey
 
 
 SORTED = 3  # minimum rows of a sortable table

@@ -31,23 +31,14 @@ ABSENT = -0.12  # height of a missing key in the picture
 
 
 class Row(NamedTuple):
-  """A point without its seed.
+  """A point without its seed."""
 
-  Attributes:
-    point: its keys.
-    numbers: numbers of its trials that count.
-    values: values of its finished trials.
-    score: median over the seeds; infinitely bad if most of them have no value.
-    reasons: reasons why trials have no value or do not count.
-    seeds: number of seeds in the score: all except those of failed trials.
-  """
-
-  point: Point
-  numbers: tuple[int, ...]
-  values: tuple[float, ...]
-  score: float
-  reasons: tuple[str, ...]
-  seeds: int
+  point: Point  # its keys
+  numbers: tuple[int, ...]  # numbers of its trials that count
+  values: tuple[float, ...]  # values of its finished trials
+  score: float  # median over the seeds; infinitely bad if most of them have no value
+  reasons: tuple[str, ...]  # reasons why trials have no value or do not count
+  seeds: int  # number of seeds in the score: all except those of failed trials
 
 
 def counted(sweep: Sweep, trials: Sequence[FrozenTrial]) -> dict[int, int]:

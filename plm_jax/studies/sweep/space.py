@@ -35,25 +35,15 @@ PLAIN = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.UnaryOp)  # n
 
 
 class Key(NamedTuple):
-  """One key of a space.
+  """One key of a space."""
 
-  Attributes:
-    name: dotted key, as in `--config.NAME`.
-    values: values as text; empty for a range.
-    low: lower end of a range; an integer if both ends are.
-    high: upper end of a range.
-    scale: linear or logarithmic range.
-    points: number of values of a range in a grid; None means every integer.
-    when: earlier key -> values (as text) that this key requires.
-  """
-
-  name: str
-  values: tuple[str, ...] = ()
-  low: float = 0
-  high: float = 0
-  scale: Scale = 'linear'
-  points: int | None = None
-  when: Mapping[str, tuple[str, ...]] = {}
+  name: str  # dotted key, as in `--config.NAME`
+  values: tuple[str, ...] = ()  # values as text; empty for a range
+  low: float = 0  # lower end of a range; an integer if both ends are
+  high: float = 0  # upper end of a range
+  scale: Scale = 'linear'  # linear or logarithmic range
+  points: int | None = None  # number of values of a range in a grid; None means every integer
+  when: Mapping[str, tuple[str, ...]] = {}  # earlier key -> values (as text) that this key requires
 
   @property
   def whole(self) -> bool:

@@ -39,34 +39,21 @@ WAIT = 1.0  # seconds between checks of other workers' trials
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """Settings shared by all workers of a sweep.
+  """Settings shared by all workers of a sweep."""
 
-  Attributes:
-    folder: folder of the sweep: `journal.jsonl`, `sweep.json`, `compiled/` with compiled programs of all trials,
-      `trials/0000/`, ..., each an ordinary run folder.
-    space: the keys and their values.
-    method: search method. 'halving' samples points at random and stops trials early (`pruner`).
-    trials: number of trials; points of a grid come in its order.
-    metric: metric in `best`.
-    direction: whether the metric is minimized or maximized.
-    seed: random seed of the points.
-    first_rung: step at which 'halving' stops trials for the first time.
-    factor: one trial in `factor` continues from each rung; the next rung is at `factor` times as many steps.
-    settings: the complete base config.
-    changed: function from changes to the base config with these changes, without defaults.
-  """
-
+  # folder of the sweep: `journal.jsonl`, `sweep.json`, `compiled/` with compiled programs of all trials,
+  # `trials/0000/`, ..., each an ordinary run folder
   folder: Path
-  space: Space
-  method: Method
-  trials: int
-  metric: str
-  direction: Direction
-  seed: int
-  first_rung: int
-  factor: int
-  settings: Mapping[str, Any]
-  changed: Changed
+  space: Space  # the keys and their values
+  method: Method  # search method. 'halving' samples points at random and stops trials early (`pruner`)
+  trials: int  # number of trials; points of a grid come in its order
+  metric: str  # metric in `best`
+  direction: Direction  # whether the metric is minimized or maximized
+  seed: int  # random seed of the points
+  first_rung: int  # step at which 'halving' stops trials for the first time
+  factor: int  # one trial in `factor` continues from each rung; the next rung is at `factor` times as many steps
+  settings: Mapping[str, Any]  # the complete base config
+  changed: Changed  # function from changes to the base config with these changes, without defaults
 
   def study(self) -> optuna.Study:
     """Open the study in its current state."""

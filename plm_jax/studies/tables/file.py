@@ -41,172 +41,112 @@ T = TypeVar('T')
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """A quantity measured for every row.
+  """A quantity measured for every row."""
 
-  Attributes:
-    metric: its name in `result.json`, such as 'validation/accuracy'; unused for counts of parameters and tokens.
-    over: other columns to average, run by run of each seed; such a column has no runs.
-    of: the measured run: fine-tuning; an evaluation of the pre-trained model without an update; pre-training, or its
-      number of tokens; or no run, only the number of parameters.
-    better: whether large or small values are good.
-    configs: family of a row -> config of fine-tuning or evaluation, such as 'experiments/bert/glue.py:sst2'.
-    keys: changes of these configs, dotted key -> value.
-    grid: more changes for fine-tuning: each seed is run with each of these dicts, and the run that is 'best on dev', or
-      all runs of the dict whose mean is, counts; empty for none.
-    chosen_by: metric that selects the run 'best on dev', and 'max' or 'min', such as ('validation/accuracy', 'max'). It
-      belongs to another evaluation than `metric`, on other examples, and never to a test set.
-    between: family -> config of a second stage of pre-training on the text of this column; empty for none.
-    between_keys: changes of these configs.
-    folder: data folder below `--data`; empty for the path of the config.
-    times: factor of the measured value, such as 100 for per cent.
-    plus: added after `times`: times=-100 and plus=100 turn an accuracy into an error rate in per cent.
-    trivial: name -> printed score of a baseline without a network, such as 'most frequent class' -> 50.9. A claim may
-      compare a row with it.
-    along: a quantity and its value in this column, such as ('labelled texts', 250). If all measured columns have one,
-      the picture shows curves.
-    note: why the published numbers differ in kind from the measured ones.
-    mark: mark of its published numbers, if it differs from that of the table.
-    quoted: source of the published numbers, if it is not the paper: 'Yang et al. 2019, Table 6'.
-    whole: number of examples that the published numbers are of; fewer are not compared with them. 0 if unknown.
-    unlike: why its published numbers are not compared with those of published weights; empty if they are.
-    fetch: command that fetches its data; empty for sets of TFDS.
-    empty: why it is not measured at this scale; empty if it is.
-  """
-
+  # its name in `result.json`, such as 'validation/accuracy'; unused for counts of parameters and tokens
   metric: str = ''
-  over: Sequence[str] = ()
+  over: Sequence[str] = ()  # other columns to average, run by run of each seed; such a column has no runs
+  # the measured run: fine-tuning; an evaluation of the pre-trained model without an update; pre-training, or its number
+  # of tokens; or no run, only the number of parameters
   of: Of = 'tuning'
-  better: Better = 'max'
+  better: Better = 'max'  # whether large or small values are good
+  # family of a row -> config of fine-tuning or evaluation, such as 'experiments/bert/glue.py:sst2'
   configs: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # changes of these configs, dotted key -> value
+  # more changes for fine-tuning: each seed is run with each of these dicts, and the run that is 'best on dev', or all
+  # runs of the dict whose mean is, counts; empty for none
   grid: Sequence[Any] = ()
+  # metric that selects the run 'best on dev', and 'max' or 'min', such as ('validation/accuracy', 'max'). It belongs to
+  # another evaluation than `metric`, on other examples, and never to a test set
   chosen_by: tuple[str, Literal['min', 'max']] | None = None
+  # family -> config of a second stage of pre-training on the text of this column; empty for none
   between: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  between_keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  folder: str = ''
-  times: float = 1.0
-  plus: float = 0.0
+  between_keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # changes of these configs
+  folder: str = ''  # data folder below `--data`; empty for the path of the config
+  times: float = 1.0  # factor of the measured value, such as 100 for per cent
+  plus: float = 0.0  # added after `times`: times=-100 and plus=100 turn an accuracy into an error rate in per cent
+  # name -> printed score of a baseline without a network, such as 'most frequent class' -> 50.9. A claim may compare a
+  # row with it
   trivial: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  # a quantity and its value in this column, such as ('labelled texts', 250). If all measured columns have one, the
+  # picture shows curves
   along: tuple[str, float] | None = None
-  note: str = ''
-  mark: Mark | None = None
-  quoted: str = ''
-  whole: int = 0
-  unlike: str = ''
-  fetch: str = ''
-  empty: str = ''
+  note: str = ''  # why the published numbers differ in kind from the measured ones
+  mark: Mark | None = None  # mark of its published numbers, if it differs from that of the table
+  quoted: str = ''  # source of the published numbers, if it is not the paper: 'Yang et al. 2019, Table 6'
+  whole: int = 0  # number of examples that the published numbers are of; fewer are not compared with them. 0 if unknown
+  unlike: str = ''  # why its published numbers are not compared with those of published weights; empty if they are
+  fetch: str = ''  # command that fetches its data; empty for sets of TFDS
+  empty: str = ''  # why it is not measured at this scale; empty if it is
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A way of pre-training or initialization, or published weights.
+  """A way of pre-training or initialization, or published weights."""
 
-  Attributes:
-    config: config of the pre-training.
-    weights: folder of published weights (or an import, or a run) that it starts from; it then has no `config`.
-    folder: the same below `--weights`, at the scale of published weights.
-    id: name under which they are published, such as 'google-bert/bert-base-uncased'.
-    model: their `model_type`, or the name of an imported model.
-    sha256: of their file; of the lines of several, if they are split. Empty if any is accepted.
-    fetch: command that fetches them; '' for `hf download`.
-    limits: column -> changes of its config that read a part of its examples, which is not compared.
-    unlike: column -> why its published number is not compared.
-    keys: changes of it, dotted key -> value. '{before}' in a value stands for the folder of the run of `after`.
-    after: earlier row whose pre-training this one starts from, such as the teacher of a student; '' for none.
-    corpus: suffix of the path of the text, such as '_filtered' for a copy made by `plm-jax corpus`; held-out text has
-      the path without it.
-    family: key of `Column.configs` for fine-tuning.
-    between: changes of every second stage of pre-training of this row.
-    between_start: 'scratch' starts that stage from random parameters of the same sizes.
-    direct: whether this row skips the second stage.
-    tuning: changes of every fine-tuning config of this row.
-    start: 'scratch' fine-tunes random parameters of the same sizes.
-    published: column -> number in the paper.
-    mark: mark of these numbers, if it differs from those of the table and the column.
-    marks: column -> mark of a single number.
-    quoted: source of the numbers, if it is not the paper; takes precedence over that of the column.
-    without: column -> why it is not measured for this row.
-    empty: why the row is not measured at this scale; empty if it is.
-  """
-
-  config: str = ''
-  weights: str = ''
-  folder: str = ''
-  id: str = ''
-  model: str = ''
-  sha256: str = ''
-  fetch: str = ''
+  config: str = ''  # config of the pre-training
+  weights: str = ''  # folder of published weights (or an import, or a run) that it starts from; it then has no `config`
+  folder: str = ''  # the same below `--weights`, at the scale of published weights
+  id: str = ''  # name under which they are published, such as 'google-bert/bert-base-uncased'
+  model: str = ''  # their `model_type`, or the name of an imported model
+  sha256: str = ''  # of their file; of the lines of several, if they are split. Empty if any is accepted
+  fetch: str = ''  # command that fetches them; '' for `hf download`
+  # column -> changes of its config that read a part of its examples, which is not compared
   limits: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # column -> why its published number is not compared
   unlike: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  # changes of it, dotted key -> value. '{before}' in a value stands for the folder of the run of `after`
   keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  after: str = ''
+  after: str = ''  # earlier row whose pre-training this one starts from, such as the teacher of a student; '' for none
+  # suffix of the path of the text, such as '_filtered' for a copy made by `plm-jax corpus`; held-out text has the path
+  # without it
   corpus: str = ''
-  family: str = 'bert'
+  family: str = 'bert'  # key of `Column.configs` for fine-tuning
+  # changes of every second stage of pre-training of this row
   between: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  between_start: Start = 'pretrained'
-  direct: bool = False
-  tuning: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  start: Start = 'pretrained'
-  published: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  mark: Mark | None = None
-  marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  quoted: str = ''
-  without: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  empty: str = ''
+  between_start: Start = 'pretrained'  # 'scratch' starts that stage from random parameters of the same sizes
+  direct: bool = False  # whether this row skips the second stage
+  tuning: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # changes of every fine-tuning config of this row
+  start: Start = 'pretrained'  # 'scratch' fine-tunes random parameters of the same sizes
+  published: Mapping[str, float] = dataclasses.field(default_factory=dict)  # column -> number in the paper
+  mark: Mark | None = None  # mark of these numbers, if it differs from those of the table and the column
+  marks: Mapping[str, str] = dataclasses.field(default_factory=dict)  # column -> mark of a single number
+  quoted: str = ''  # source of the numbers, if it is not the paper; takes precedence over that of the column
+  without: Mapping[str, str] = dataclasses.field(default_factory=dict)  # column -> why it is not measured for this row
+  empty: str = ''  # why the row is not measured at this scale; empty if it is
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """A difference on which the paper bases a conclusion.
+  """A difference on which the paper bases a conclusion."""
 
-  Attributes:
-    column: the column.
-    better: the better row.
-    than: the row it is compared with, or a score of `Column.trivial`.
-    asked: True for a comparison that the text of the paper does not claim.
-  """
-
-  column: str
-  better: str
-  than: str
-  asked: bool = False
+  column: str  # the column
+  better: str  # the better row
+  than: str  # the row it is compared with, or a score of `Column.trivial`
+  asked: bool = False  # True for a comparison that the text of the paper does not claim
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """A table of a paper.
+  """A table of a paper."""
 
-  Attributes:
-    title: title with its number.
-    paper: authors and year, and what was trained there.
-    mark: reliability of the published numbers: A from the official repository, B from the paper, C from other notes, D
-      from memory; 'none' if there are none. Rows, columns and single numbers may have their own marks.
-    rows: name -> row, in order.
-    columns: name -> column, in order.
-    claims: differences that the paper claims.
-    pretraining_seeds: number of pre-trainings of a row.
-    tuning_seeds: number of fine-tunings of each of them.
-    first_seed: added to every seed, for an independent replication.
-    summary: how the runs of a cell become one number: mean, median, the run that is best on development examples
-      (`Column.chosen_by`), or the mean of the runs at the point of the grid that is best there in the mean.
-    reference: row whose pre-training must have left the plateau of word frequencies; empty for none.
-    plateau: perplexity metric of that pre-training.
-    note: what differs from the paper at this scale.
-  """
-
-  title: str
-  paper: str
+  title: str  # title with its number
+  paper: str  # authors and year, and what was trained there
+  # reliability of the published numbers: A from the official repository, B from the paper, C from other notes, D from
+  # memory; 'none' if there are none. Rows, columns and single numbers may have their own marks
   mark: Mark
-  rows: Mapping[str, Row]
-  columns: Mapping[str, Column]
-  claims: Sequence[Claim] = ()
-  pretraining_seeds: int = 1
-  tuning_seeds: int = 3
-  first_seed: Annotated[int, '0 <= x'] = 0
+  rows: Mapping[str, Row]  # name -> row, in order
+  columns: Mapping[str, Column]  # name -> column, in order
+  claims: Sequence[Claim] = ()  # differences that the paper claims
+  pretraining_seeds: int = 1  # number of pre-trainings of a row
+  tuning_seeds: int = 3  # number of fine-tunings of each of them
+  first_seed: Annotated[int, '0 <= x'] = 0  # added to every seed, for an independent replication
+  # how the runs of a cell become one number: mean, median, the run that is best on development examples
+  # (`Column.chosen_by`), or the mean of the runs at the point of the grid that is best there in the mean
   summary: Summary = 'mean'
-  reference: str = ''
-  plateau: str = 'validation/perplexity'
-  note: str = ''
+  reference: str = ''  # row whose pre-training must have left the plateau of word frequencies; empty for none
+  plateau: str = 'validation/perplexity'  # perplexity metric of that pre-training
+  note: str = ''  # what differs from the paper at this scale
 
 
 class Origin(NamedTuple):

@@ -18,20 +18,15 @@ DECIMALS = 10  # of an interval; further digits depend on the processor's order 
 
 
 class Measured(NamedTuple):
-  """The runs of a cell.
+  """The runs of a cell."""
 
-  Attributes:
-    values: f64[p, t], by seed of pre-training and of fine-tuning; nan for a run without a result.
-    rows: f64[p, t, rows], score of each test example, or contribution of each group of examples, with the value as
-      mean; None if unknown.
-    dev: f64[p, t], score on the development examples that select a run, more is better; None if none is selected.
-    points: number of points of a grid; fine-tunings are ordered by seed and then by point.
-  """
-
-  values: np.ndarray
+  values: np.ndarray  # f64[p, t], by seed of pre-training and of fine-tuning; nan for a run without a result
+  # f64[p, t, rows], score of each test example, or contribution of each group of examples, with the value as mean; None
+  # if unknown
   rows: np.ndarray | None = None
+  # f64[p, t], score on the development examples that select a run, more is better; None if none is selected
   dev: np.ndarray | None = None
-  points: int = 1
+  points: int = 1  # number of points of a grid; fine-tunings are ordered by seed and then by point
 
 
 class Interval(NamedTuple):

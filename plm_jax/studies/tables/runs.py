@@ -25,28 +25,18 @@ NOT_STATED = (*history.ON_ITS_WAY, 'save_minutes')  # keys that make no other ru
 
 
 class Run(NamedTuple):
-  """One run of `train`, or of `evaluate`.
+  """One run of `train`, or of `evaluate`."""
 
-  Attributes:
-    config: file of its config, with arguments.
-    changes: (dotted key, value as text) pairs.
-    settings: the complete config.
-    source: run that gives its model, vocabulary and, unless `scratch`, parameters; or, if its changes contain `BEFORE`,
-      the run whose folder replaces it.
-    scratch: whether it starts from random parameters.
-    digest: digest of all of these.
-    evaluates: whether it only evaluates the parameters of its source.
-    weights: folder of published weights that take the place of a source; '' for none.
-  """
-
-  config: str
-  changes: tuple[tuple[str, str], ...]
-  settings: Mapping[str, Any]
+  config: str  # file of its config, with arguments
+  changes: tuple[tuple[str, str], ...]  # (dotted key, value as text) pairs
+  settings: Mapping[str, Any]  # the complete config
+  # run that gives its model, vocabulary and, unless `scratch`, parameters; or, if its changes contain `BEFORE`, the run
+  # whose folder replaces it
   source: 'Run | None'
-  scratch: bool
-  digest: str
-  evaluates: bool = False
-  weights: str = ''
+  scratch: bool  # whether it starts from random parameters
+  digest: str  # digest of all of these
+  evaluates: bool = False  # whether it only evaluates the parameters of its source
+  weights: str = ''  # folder of published weights that replace a source; '' for none
 
   @property
   def name(self) -> str:
@@ -73,23 +63,14 @@ class Cell(NamedTuple):
 
 
 class Places(NamedTuple):
-  """Folders of runs and data.
+  """Folders of runs and data."""
 
-  Attributes:
-    workdir: folder of the runs of all tables; None if none is made or read.
-    data: folder of the task data; None for the paths of the configs.
-    corpus: pre-training text; None for the paths of the configs.
-    adopt: folders of runs, or folders that contain such folders.
-    makes: whether token stores are built to compare the data of a folder to adopt.
-    weights: folder of the folders of published weights; None without rows of them.
-  """
-
-  workdir: Path | None
-  data: str | None = None
-  corpus: str | None = None
-  adopt: tuple[str, ...] = ()
-  makes: bool = False
-  weights: str | None = None
+  workdir: Path | None  # folder of the runs of all tables; None if none is made or read
+  data: str | None = None  # folder of the task data; None for the paths of the configs
+  corpus: str | None = None  # pre-training text; None for the paths of the configs
+  adopt: tuple[str, ...] = ()  # folders of runs, or folders that contain such folders
+  makes: bool = False  # whether token stores are built to compare the data of a folder to adopt
+  weights: str | None = None  # folder of the folders of published weights; None without rows of them
 
 
 def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
