@@ -44,8 +44,7 @@ class Block(NamedTuple):
 def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
   """Return the keywords of a block of a kind (see `config/annotations.py`).
 
-  Raises:
-    ConfigError: the block names no file or function of its kind.
+  Raises ConfigError: the block names no file or function of its kind.
   """
   module, _, definition = kind.partition(':')
   if definition:
@@ -118,13 +117,12 @@ def steps_between(settings: Mapping[str, Any], name: str) -> int:
 def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = ()) -> Any:
   """Fill in every default of a block, as plain data.
 
+  Raises ConfigError: an unknown, missing or wrongly typed key, anywhere below.
+
   Args:
     settings: what the config has there.
     label: the dotted key of the block, for messages.
     outer: keywords of the data block that this data block is a part of, which come from there.
-
-  Raises:
-    ConfigError: an unknown, missing or wrongly typed key, anywhere below.
   """
   if not isinstance(settings, Mapping):
     raise ConfigError(
@@ -161,14 +159,13 @@ def _filled(annotation: str, value: Any, label: str, *, outer: Collection[str]) 
 def as_keys(annotation: str, value: Any, label: str, *, there: Any = None, readings: Sequence[Any] = ()) -> str:
   """Return the end of a message: how to set a block's keys.
 
+  Returns two sentences behind a space; empty where no block belongs there.
+
   Args:
     value: what was given for it.
     label: its dotted key, such as 'config.spikes'.
     there: what the config has there, or the default.
     readings: what a value that was typed may mean, the likeliest first.
-
-  Returns:
-    Two sentences behind a space; empty where no block belongs there.
   """
   kind = next((part.inner for part in annotations.parts(annotation) if part.form == 'block'), None)
   if kind is None or kind == WHOLE:
@@ -246,11 +243,7 @@ def _inherit(block: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any
 
 
 def plain(value: Any, label: str) -> Any:
-  """Convert a value to JSON types.
-
-  Raises:
-    ConfigError: for anything that JSON does not hold.
-  """
+  """Convert a value to JSON types, or raise ConfigError."""
   if label.count('.') > files.DEEPEST:
     raise ConfigError(f'{errors.shown(label)}: is nested more than {files.DEEPEST} levels deep, or contains itself.')
   if isinstance(value, Mapping):

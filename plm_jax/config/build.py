@@ -49,13 +49,12 @@ def make(folder: str, settings: Mapping[str, Any], *, offered: Mapping[str, Any]
 def pick(kind: str, settings: Mapping[str, Any], **given: Any) -> functools.partial[Any]:
   """Bind the settings of a function such as `fixed_count` of 'noise.where'.
 
+  Raises ConfigError: an unknown name, or an unknown, missing or wrongly typed keyword.
+
   Args:
     kind: a file, as 'noise.edit', or a folder whose files count as one, as 'noise.where'.
     settings: `name`, and keyword-only arguments of that function. Lists arrive as tuples.
     **given: what the caller can offer; the function gets those that it names.
-
-  Raises:
-    ConfigError: an unknown name, or an unknown, missing or wrongly typed keyword.
   """
   label = kind.rpartition('.')[2]
   name, values = split(label, settings)

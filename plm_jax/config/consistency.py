@@ -124,8 +124,7 @@ def _check_cut(settings: Settings) -> None:
 def check_stretches(optim: Settings, steps: int) -> None:
   """Check that durations are whole steps or a fraction of the run.
 
-  Raises:
-    ConfigError: a duration is neither, or the decay ends before the warmup, so that the rate would be 0.
+  Raises ConfigError: a duration is neither, or the decay ends before the warmup, so that the rate would be 0.
   """
   for key in ('warmup', 'until', 'hold'):
     value = optim.get(key) or 0

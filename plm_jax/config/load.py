@@ -25,12 +25,11 @@ from plm_jax.io import checksums, files, run_paths
 def load(target: str) -> dict[str, Any]:
   """Load the config that `--config` names, without defaults.
 
+  Raises ConfigError: no such file, or a file that is no config.
+
   Args:
     target: 'file.py', 'file.py:argument', 'config.json', or a run folder that holds one. With the word `quick` in the
       argument, every block takes the `QUICK` of its file (see `quick.py`).
-
-  Raises:
-    ConfigError: no such file, or a file that is no config.
   """
   name, _, argument = target.partition('.py:')
   path = files.path(f'{name}.py' if '.py:' in target else target)
@@ -51,8 +50,7 @@ def load(target: str) -> dict[str, Any]:
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
   """Check a config and fill in every default, as plain data.
 
-  Raises:
-    ConfigError: an unknown, missing or wrongly typed key, or keys that contradict each other.
+  Raises ConfigError: an unknown, missing or wrongly typed key, or keys that contradict each other.
   """
   values = blocks.complete(blocks.WHOLE, blocks.with_inherited(blocks.plain(config, 'config')), 'config')
   consistency.check(values)
@@ -81,11 +79,7 @@ def _read_python(path: pathlib.Path, argument: str) -> dict[str, Any]:
 def call(path: pathlib.Path, ask: Callable[[ModuleType], Any]) -> Any:
   """Call a function of a config file; a ConfigDict becomes plain data.
 
-  Args:
-    ask: calls a function of it.
-
-  Raises:
-    ConfigError: whatever the file raises, with the place.
+  `ask` calls the function. Raises ConfigError: whatever the file raises, with the place.
   """
   with _importable(path):
     spec = importlib.util.spec_from_file_location(f'config_{path.stem}', path)

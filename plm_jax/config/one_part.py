@@ -46,13 +46,12 @@ def left_open(settings: Settings) -> str:
 def settings_of(settings: Settings, part: str | None, *, where: str = 'part') -> dict[str, Any]:
   """Return the config of one part, or of the whole run.
 
+  Raises ConfigError: there is no such part.
+
   Args:
     settings: a complete config.
     part: one of `names`.
     where: what the user wrote, such as '--part=cola'.
-
-  Raises:
-    ConfigError: there is no such part.
   """
   if part is None:
     return dict(settings)

@@ -20,17 +20,12 @@ from plm_jax.io import files
 def apply(config: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], list[str]]:
   """Change single keys of a config.
 
-  Names come first, since a name decides which keywords exist.
+  Names come first, since a name decides which keywords exist. Returns the changed config and remarks for the user.
+  Raises ConfigError: no such key, or a value that it does not take.
 
   Args:
     config: as a config file returns it, or complete; not changed.
     changes: (dotted key, value as text) pairs, such as ('optim.rate', '1e-4').
-
-  Returns:
-    The changed config and remarks for the user.
-
-  Raises:
-    ConfigError: no such key, or a value that it does not take.
   """
   changed = copy.deepcopy(dict(config))
   remarks: list[str] = []

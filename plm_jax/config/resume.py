@@ -34,12 +34,11 @@ def _same(one: Any, other: Any) -> bool:
 def check_resume(new: Mapping[str, Any], old: Mapping[str, Any], *, what: str = 'run') -> list[str]:
   """Return the changes of a resumed run; refuse those that change results.
 
+  Raises ConfigError: any other key differs; every such difference is shown.
+
   Args:
     old: what `config.json` of the run holds; an earlier version may have written it.
     what: is resumed, for messages; only a run can be extended.
-
-  Raises:
-    ConfigError: any other key differs; every such difference is shown.
   """
   before, after = _read_again(earlier.current(old)), _read_again(new)
   changes = differences(after, before)

@@ -146,11 +146,7 @@ def paper(module: str) -> dict[str, Any]:
 
 
 def literal(module: str, name: str) -> Any:
-  """Return a module-level literal such as `READS`, None if missing.
-
-  Raises:
-    ValueError: it is not a literal.
-  """
+  """Return a module-level literal (`READS`), None if missing, or raise ValueError."""
   node = _bound(_file(module)).get(name) if has(module) else None
   return None if not isinstance(node, ast.expr) else _literal(node, _file(module))
 

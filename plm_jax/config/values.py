@@ -25,11 +25,8 @@ def coerce(annotation: str, value: Any) -> Any:
   """Convert a plain value to the type of an annotation.
 
   Integers become floats if a float is expected, and tuples become lists. A Callable is given as the dict that names it.
-  The kind of a block is not checked here.
-
-  Raises:
-    TypeError: the value does not fit; the message lists what does.
-    NameError: the annotation holds an unknown name, a mistake in the code.
+  The kind of a block is not checked here. Raises TypeError: the value does not fit; the message lists what does. Raises
+  NameError: the annotation holds an unknown name, a mistake in the code.
   """
   try:
     return _known(annotation, value)
@@ -147,10 +144,7 @@ def short(annotation: str) -> str:
 def as_steps(value: int | float, steps: int, what: str) -> int:
   """Convert a duration to steps.
 
-  A float up to 1 is a fraction of the run.
-
-  Raises:
-    ConfigError: negative, or a float above 1 that is not a whole number.
+  A float up to 1 is a fraction of the run. Raises ConfigError: negative, or a float above 1 that is not a whole number.
   """
   if isinstance(value, float) and 0.0 <= value <= 1.0:
     return int(round(value * steps, 9))  # .29 * 100 is 28.999999999999996
@@ -169,15 +163,14 @@ def check_keywords(
 ) -> dict[str, Any]:
   """Check settings and convert them to the types of the keywords.
 
+  Raises ConfigError: an unknown, missing or wrongly typed keyword.
+
   Args:
     label: the dotted key of a block of a config, such as 'objective.where', or a place such as "bert_5.py: row 'a'".
     known: every keyword that may be set.
     settings: the values, plain data.
     elsewhere: keyword -> who takes it, for keywords that only others take.
     fix: (annotation, value, dotted key) -> end of the message for a value that does not fit.
-
-  Raises:
-    ConfigError: an unknown, missing or wrongly typed keyword.
   """
   for name in settings:
     if name not in known:

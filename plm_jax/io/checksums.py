@@ -37,11 +37,8 @@ def digest(file: files.Where, *, like: str = '') -> str:
 def write(folder: files.Where, contents: Mapping[str, str]) -> None:
   """Write text files of a folder and their checksums, for `check`.
 
-  At every moment each file has one of its checksums: the old ones are kept until the new files are written.
-
-  Args:
-    folder: an existing folder.
-    contents: name -> text.
+  At every moment each file has one of its checksums: the old ones are kept until the new files are written. The folder
+  exists; `contents` maps names to texts.
   """
   folder = files.path(folder)
   old = _sums(folder)
@@ -60,11 +57,7 @@ def seal(folder: files.Where, names: Iterable[str]) -> None:
 
 
 def check(file: files.Where) -> None:
-  """Compare a file with its checksum in `SUMS`, if both exist.
-
-  Raises:
-    RunError: it was changed after it was written.
-  """
+  """Raise RunError if a file differs from its checksum in `SUMS`."""
   file = files.path(file)
   for _ in range(2):  # twice: another process may have written it in between
     expected = _sums(file.parent).get(file.name)

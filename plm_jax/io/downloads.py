@@ -97,15 +97,12 @@ def fetched(where: Where, cache: Where) -> Path:
   """Return a local path, or the local copy of a URL.
 
   Copies are stored by URL, each file with its sha256, and downloaded again if the object has changed. An interrupted
-  download is resumed.
+  download is resumed. Raises FileNotFoundError: nothing at the URL. Raises RunError: the downloaded bytes are not those
+  of the store.
 
   Args:
     where: a path or a URL; a folder is copied with everything below it.
     cache: the local folder of all caches.
-
-  Raises:
-    FileNotFoundError: nothing at the URL.
-    RunError: the downloaded bytes are not those of the store.
   """
   source = files.path(where)
   if not files.is_address(where):

@@ -44,10 +44,8 @@ _probe_ids = itertools.count()
 def path(where: Where) -> Path:
   """Parse a path given by a user.
 
-  '~' is the home folder, gs:// and s3:// begin a URL.
-
-  Raises:
-    ConfigError: another scheme, or the client of the scheme is not installed.
+  '~' is the home folder, gs:// and s3:// begin a URL. Raises ConfigError: another scheme, or the client of the scheme
+  is not installed.
   """
   return store_of(where).path(where)
 
@@ -114,9 +112,7 @@ def read_bytes(file: Where) -> bytes:
 def read_json(file: Where, *, default: Any = _REQUIRED) -> Any:
   """Read a JSON file; `default`, if given, replaces a missing one.
 
-  Raises:
-    FileNotFoundError: no such file, and no default.
-    json.JSONDecodeError: the file is not JSON.
+  Raises FileNotFoundError: no such file, and no default. Raises json.JSONDecodeError: the file is not JSON.
   """
   try:
     text = read_text(file)
@@ -132,9 +128,8 @@ def read_json(file: Where, *, default: Any = _REQUIRED) -> Any:
 def parse_json(text: str) -> Any:
   """Parse JSON text.
 
-  Raises:
-    json.JSONDecodeError: not JSON, or a value that Python accepts and other readers do not: more than `DEEPEST` levels,
-      a number of thousands of digits, a lone surrogate (which has no UTF-8).
+  Raises json.JSONDecodeError: not JSON, or a value that Python accepts and other readers do not: more than `DEEPEST`
+  levels, a number of thousands of digits, a lone surrogate (which has no UTF-8).
   """
   try:
     value = json.loads(text)
@@ -218,11 +213,8 @@ def open(file: Where, mode: Literal['rb', 'wb', 'ab', 'r+b']) -> BinaryIO: ...
 def open(file: Where, mode: str = 'r') -> IO[Any]:
   """Open a file to read or write it in pieces.
 
-  A killed process may leave it incomplete: see `replacing`.
-
-  Raises:
-    NotAFile: a pipe, a device or a socket; mode 'w' accepts them, for /dev/stdout.
-    ValueError: a URL in a mode other than 'r' and 'rb'.
+  A killed process may leave it incomplete: see `replacing`. Raises NotAFile: a pipe, a device or a socket; mode 'w'
+  accepts them, for /dev/stdout. Raises ValueError: a URL in a mode other than 'r' and 'rb'.
   """
   return store_of(file).open(file, mode)
 
@@ -315,11 +307,7 @@ def make_folder(folder: Where) -> None:
 
 
 def make_named_folder(folder: Where, *, name: str) -> None:
-  """Create a folder named by the setting or flag `name`.
-
-  Raises:
-    ConfigError: it is a file, or below one.
-  """
+  """Create the folder of setting or flag `name`, or raise ConfigError."""
   try:
     make_folder(folder)
   except (FileExistsError, NotADirectoryError) as error:
@@ -327,13 +315,9 @@ def make_named_folder(folder: Where, *, name: str) -> None:
 
 
 def check_writable(folder: Where, *, name: str) -> None:
-  """Write a test file to a folder, created if missing.
+  """Write a test file to the folder of setting or flag `name`.
 
-  Args:
-    name: of the setting or flag that names the folder.
-
-  Raises:
-    ConfigError: it cannot be written to, or is a URL that `path` rejects.
+  The folder is created if missing. Raises ConfigError: it cannot be written to, or is a URL that `path` rejects.
   """
   probe = path(folder) / f'.writable.{os.getpid()}.{next(_probe_ids)}'
   try:
@@ -385,16 +369,13 @@ def sha256(file: Where) -> str:
 def locked(file: Where, *, doing: str, wait: bool = True) -> AbstractContextManager[None]:
   """Hold a lock between processes while the body runs.
 
-  The system releases it however the process ends.
+  The system releases it however the process ends. Raises BlockingIOError: another process holds the lock, and `wait` is
+  False. In a store it takes up to `object_store.LEASE` seconds to detect this.
 
   Args:
     file: the lock; created with its folder if missing, and not removed.
     doing: the activity of the process that holds the lock, for the log.
     wait: until another process releases the lock.
-
-  Raises:
-    BlockingIOError: another process holds the lock, and `wait` is False. In a store it takes up to
-      `object_store.LEASE` seconds to detect this.
   """
   return store_of(file).locked(file, doing=doing, wait=wait)
 

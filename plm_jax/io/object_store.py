@@ -52,8 +52,7 @@ class StoreError(OSError, RunError):
 def is_address(where: Where) -> bool:
   """Check that a path is a URL of an object store.
 
-  Raises:
-    ConfigError: a URL that has lost a slash, which would be a local folder called 'gs:'.
+  Raises ConfigError: a URL that has lost a slash, which would be a local folder called 'gs:'.
   """
   text = os.fspath(where)
   if ':/' not in text:
@@ -66,10 +65,8 @@ def is_address(where: Where) -> bool:
 def path(where: Where) -> Path:
   """Build a path from a URL.
 
-  Its names can be joined and split as those of a local folder.
-
-  Raises:
-    ConfigError: an unknown scheme, no bucket, or the client of the scheme is not installed.
+  Its names can be joined and split as those of a local folder. Raises ConfigError: an unknown scheme, no bucket, or the
+  client of the scheme is not installed.
   """
   text = os.fspath(where)
   scheme, _, rest = text.partition('://')
@@ -287,10 +284,8 @@ def remove_objects(folder: Where, names: Iterable[str]) -> None:
 def move(source: Where, target: Where, *, marks: Iterable[str] = ()) -> None:
   """Copy an object or a folder, then remove the source.
 
-  If the process is killed, either the source or the target is complete and marked.
-
-  Args:
-    marks: names of the objects that mark a folder as complete: copied last, removed first.
+  If the process is killed, either the source or the target is complete and marked. `marks` are the names of the objects
+  that mark a folder as complete: copied last, removed first.
   """
   source, target = path(source), path(target)
   if is_file(source):
@@ -320,10 +315,8 @@ def locked(where: Where, *, doing: str, wait: bool) -> Iterator[None]:
 
   The lock is an object that its holder rewrites every `BEAT` seconds, since no system releases the locks of a killed
   process. A lock is free once it is unchanged for `LEASE` seconds, or at once if its holder is an ended process of this
-  machine. Clocks are not compared.
-
-  Raises:
-    BlockingIOError: another process holds it, and `wait` is False; the message names the process.
+  machine. Clocks are not compared. Raises BlockingIOError: another process holds it, and `wait` is False; the message
+  names the process.
   """
   own = {'host': socket.gethostname(), 'pid': os.getpid(), 'token': uuid.uuid4().hex, 'doing': doing, 'beat': 0}
   while not create(where, json.dumps(own).encode()):

@@ -78,13 +78,7 @@ class Model(nn.Module):
   def compare(self, features: Array, ids: Array, drawn: Array, train: bool = False) -> tuple[Array, Array]:
     """Compute logits of true and sampled words for states [b, l, p].
 
-    Args:
-      features: [b, l, p].
-      ids: int[b, l], the true words.
-      drawn: int[n], the sampled words.
-
-    Returns:
-      f32[b, l] of `ids` and f32[b, l, n] of `drawn`.
+    Returns f32[b, l] of the true words `ids` int[b, l], and f32[b, l, n] of the sampled words `drawn` int[n].
     """
     (own, own_bias), (others, bias) = (self.softmax(features, each) for each in (ids, drawn))
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)

@@ -152,10 +152,7 @@ def find_ids(
 ) -> Ids:
   """Find the tokens that `make` names, by default those of the vocabulary.
 
-  `masks` are by level.
-
-  Raises:
-    ValueError: neither names a token.
+  `masks` are by level. Raises ValueError: neither names a token.
   """
 
   def find(name: str, token: str | None, fallback: int | None) -> int:
@@ -174,8 +171,7 @@ def find_ids(
 def prepare(s: BlankInfillingSettings, root: Array, batch: Batch) -> Example:
   """Build rows of parts A and B, with the blanks as targets.
 
-  Raises:
-    ValueError: the texts are longer than the trunk has positions for.
+  Raises ValueError: the texts are longer than the trunk has positions for.
   """
   if s.max_length is not None:
     positions.check_length(batch['tokens'].shape[1], max_length=s.max_length, model='the trunk')

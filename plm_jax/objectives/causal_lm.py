@@ -132,8 +132,7 @@ def make(
 def prepare(s: CausalLmSettings, root: Array, batch: Batch) -> Example:
   """Build the inputs, and the token after each as its target.
 
-  Raises:
-    ValueError: `memory` with rows that do not continue each other.
+  Raises ValueError: `memory` with rows that do not continue each other.
   """
   if s.memory and 'reset' not in batch:
     raise ValueError(

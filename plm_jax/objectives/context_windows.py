@@ -43,8 +43,7 @@ class Laid(NamedTuple):
 def counts_of(vocab: Vocab, *, user: str) -> np.ndarray:
   """Return the count of each word, f64[v]; 0 for special tokens.
 
-  Raises:
-    ValueError: the vocabulary has no counts, or fewer than two words with one.
+  Raises ValueError: the vocabulary has no counts, or fewer than two words with one.
   """
   if vocab.counts is None:
     raise ValueError(
@@ -58,11 +57,7 @@ def counts_of(vocab: Vocab, *, user: str) -> np.ndarray:
 
 
 def words_of(vocab: Vocab, *, user: str) -> np.ndarray:
-  """List the ids of all tokens except special ones, int32[n].
-
-  Raises:
-    ValueError: there are fewer than two.
-  """
+  """List ids except special ones, int32[n]; raise ValueError below two."""
   words = np.setdiff1d(np.arange(vocab.size, dtype=np.int32), vocab.special_ids)
   _check_two(words, vocab, user=user)
   return words

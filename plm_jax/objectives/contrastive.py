@@ -157,8 +157,7 @@ def make(
 def prepare(s: ContrastiveSettings, root: Array, batch: Batch) -> Example:
   """Build the rows, their partner texts, and with MLM the masked rows.
 
-  Raises:
-    ValueError: `partners` is 'fields' and the rows do not hold several texts.
+  Raises ValueError: `partners` is 'fields' and the rows do not hold several texts.
   """
   inputs: dict[str, Array] = {'tokens': batch['tokens'], 'segment_ids': batch['segment_ids']}
   # pairs with a number, such as STS-B in an evaluation: their similarity is predicted
@@ -191,10 +190,8 @@ def prepare(s: ContrastiveSettings, root: Array, batch: Batch) -> Example:
 def split_fields(s: ContrastiveSettings, fields: Mapping[str, Array]) -> dict[str, Array]:
   """Split a row into its texts.
 
-  All texts begin with [CLS] if the row does. A text of special tokens only is empty.
-
-  Returns:
-    tokens and segment_ids [l] of the first text, other_tokens and other_segment_ids [texts - 1, l] of the others.
+  All texts begin with [CLS] if the row does. A text of special tokens only is empty. Returns tokens and segment_ids [l]
+  of the first text, other_tokens and other_segment_ids [texts - 1, l] of the others.
   """
   # [CLS] a [SEP] b [SEP] [SEP] of types 0 0 0 1 1 2   ->   [CLS] a [SEP]   [CLS] b [SEP]   nothing
   tokens, length = fields['tokens'], fields['tokens'].shape[0]
@@ -333,10 +330,7 @@ def info_nce(scores: Array, allowed: Array) -> Array:
 def neighbours(rows: int, negatives: int | None) -> np.ndarray:
   """Mark the candidates of each row, bool[rows, rows].
 
-  All, or its own and those of the next `negatives` rows, in a circle.
-
-  Raises:
-    ValueError: the batch has fewer rows.
+  All, or its own and those of the next `negatives` rows, in a circle. Raises ValueError: the batch has fewer rows.
   """
   # 3 rows, 1 negative:   1 1 0 | 0 1 1 | 1 0 1
   if negatives is None:

@@ -26,14 +26,13 @@ EVERY: Mapping[Masking, Literal['step', 'epoch']] = {'dynamic': 'step', 'static'
 def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None, inserts: bool = False) -> partial[Any]:
   """Bind the settings of a function of `noise/where/`: (key, row) -> spans.
 
+  Raises ConfigError: an unknown name or keyword. Raises ValueError: the function needs token counts and the vocabulary
+  has none, or it chooses no token.
+
   Args:
     settings: `name` and keywords of that function.
     vocab: offers its token counts to the functions that use them.
     inserts: the caller accepts a function that chooses no token and inserts some.
-
-  Raises:
-    ConfigError: an unknown name or keyword.
-    ValueError: the function needs token counts and the vocabulary has none, or it chooses no token.
   """
   offers = {} if vocab is None else {'counts': vocab.counts}
   choose = build.pick('noise.where', settings, **offers)
@@ -50,15 +49,14 @@ def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None, inser
 def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = False, **more: Any) -> partial[Any]:
   """Bind a function of `noise.edit`: (key, row, spans) -> slots.
 
+  Raises ConfigError: an unknown name or keyword. Raises ValueError: the function writes the mask token and the
+  vocabulary has none, or it moves tokens despite `in_place`.
+
   Args:
     settings: `name` and keywords of that function.
     vocab: offers `mask_id`, `vocab_size` and `special_ids`.
     in_place: refuse an edit that drops or inserts tokens.
     **more: further values to offer, such as `first_sentinel`; a function gets those that it names.
-
-  Raises:
-    ConfigError: an unknown name or keyword.
-    ValueError: the function writes the mask token and the vocabulary has none, or it moves tokens despite `in_place`.
   """
   write = build.pick(
     'noise.edit', settings, mask_id=vocab.mask_id, vocab_size=vocab.size, special_ids=vocab.special_ids, **more
@@ -81,11 +79,7 @@ def capacity(choose: Callable[..., Any], length: int) -> int:
 
 
 def find_mask(vocab: Vocab, *, user: str) -> int:
-  """Return the id of the mask token.
-
-  Raises:
-    ValueError: the vocabulary has none, or one with another role; the message names `user`.
-  """
+  """Return the mask token's id, or raise ValueError that names `user`."""
   if vocab.mask_id is None:
     raise ValueError(f'{user} needs a vocabulary with a mask token; vocab.extra adds one')
   texts.check_mask(vocab, vocab.mask_id, user=user, key='vocab.roles')
@@ -104,11 +98,7 @@ def among(ids: Sequence[int], size: int) -> np.ndarray:
 
 
 def special_table(vocab: Vocab) -> np.ndarray:
-  """Mark special tokens, including the unknown token: bool[v].
-
-  Raises:
-    ValueError: all tokens are special, so there is no text to corrupt.
-  """
+  """Mark special tokens and the unknown token: bool[v]; ValueError if all are."""
   table = among(vocab.special_ids, vocab.size)
   if table.all():
     raise ValueError(
@@ -122,10 +112,7 @@ def mark_table(vocab: Vocab) -> np.ndarray:
   """Mark special tokens, except an unknown token that replaces words: bool[v].
 
   T5 and BART corrupt the unknown token like any other. It stays marked if it also has another role, as in GPT-2, whose
-  one special token is also the end.
-
-  Raises:
-    ValueError: as `special_table`.
+  one special token is also the end. Raises ValueError: as `special_table`.
   """
   table = special_table(vocab)
   others = (vocab.pad_id, vocab.cls_id, vocab.sep_id, vocab.mask_id, vocab.bos_id, vocab.eos_id)

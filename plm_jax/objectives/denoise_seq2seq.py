@@ -175,11 +175,7 @@ def template(*, vocab: Vocab, rows: Template | None, append_eos: bool = True, **
 
 
 def find_start(vocab: Vocab, start: Start) -> int:
-  """Find the id of the first token that the decoder reads.
-
-  Raises:
-    ValueError: the vocabulary has no such token.
-  """
+  """Find the id of the decoder's first token, or raise ValueError."""
   errors.one_of('objective.start', start, Start)
   starts = {'pad': vocab.pad_id, 'bos': vocab.bos_id, 'eos': vocab.eos_id}
   start_id = starts[start]

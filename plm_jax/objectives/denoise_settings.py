@@ -81,8 +81,7 @@ def make_tables(
 ) -> VocabTables:
   """Build the tables of the vocabulary that the denoisers need.
 
-  Raises:
-    ValueError: the vocabulary lacks an end token, sentinels or ends of sentences that are needed.
+  Raises ValueError: the vocabulary lacks an end token, sentinels or ends of sentences that are needed.
   """
   if not 0.0 <= mask_random <= 1.0:
     raise ValueError(f'objective.mask_random={mask_random} must be in [0, 1]')

@@ -100,12 +100,11 @@ def most_growth(length: int, documents: int, *, margin: bool, **settings: Any) -
 
 
 def most_together(needs: np.ndarray, documents: int) -> float:
-  """Compute the most slots that the documents of a row need.
+  """Compute the most slots that documents of l tokens together need.
+
+  `needs` are int or float[l + 1], of a document of 0 to l tokens.
 
   # needs 0 2 3 4 of 0 to 3 tokens, 2 documents   2 + 3 for documents of one and two tokens
-
-  Args:
-    needs: int or float[l + 1], of a document of 0 to l tokens; the row has l.
   """
   if documents == 1:
     return needs[-1].item()

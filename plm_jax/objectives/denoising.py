@@ -69,11 +69,7 @@ class Side(NamedTuple):
 
 
 def find_sentinels(vocab: Vocab) -> Sentinels:
-  """Find the tokens <extra_id_0>, <extra_id_1>, ... of a vocabulary.
-
-  Raises:
-    ValueError: there are none, or their ids are not evenly spaced.
-  """
+  """Find the tokens <extra_id_0>, ..., evenly spaced, or raise ValueError."""
   numbered = {int(m[1]): i for i in vocab.special_ids if (m := SENTINEL.fullmatch(vocab.token(i)))}
   ids = [numbered[k] for k in sorted(numbered)]
   if sorted(numbered) != list(range(len(ids))) or not ids:
@@ -322,14 +318,13 @@ def make_targets(clean: Row, marked: Marked, *, denoiser: Denoiser, tables: Voca
 def join(inputs: Mapping[str, Array], *, documents: int, prefix: bool) -> dict[str, Array]:
   """Join inputs and targets in one row, for trunks without an encoder.
 
+  Returns 'tokens', 'segment_ids' and 'positions' int[b, i + t]; positions count through a document's inputs and
+  targets. With `prefix`, also 'prefix' int[b].
+
   Args:
     inputs: int[b, i] of the encoder and int[b, t] of the decoder.
     documents: the largest number of documents of a row.
     prefix: add the length of the inputs.
-
-  Returns:
-    'tokens', 'segment_ids' and 'positions' int[b, i + t]; positions count through a document's inputs and targets. With
-    `prefix`, also 'prefix' int[b].
   """
   read, written = inputs['encoder_segment_ids'], inputs['decoder_segment_ids']
   # read 1 1 2 0, written 1 2 2   segments 1 1 2 0 1 2 2   positions 0 1 0 0 2 1 2

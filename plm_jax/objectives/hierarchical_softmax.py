@@ -66,14 +66,13 @@ class Model(nn.Module):
   def __call__(self, tokens: Array, pairs: Array, nodes: Array, train: bool = False) -> Array:
     """Compute logits at the inner nodes on the path to each centre.
 
+    Returns f32[b, l, o, w] of skip-gram, whose input is the word at l and whose centre is the neighbour o; f32[b, l, 1,
+    w] of a bag of words, whose centre is the word at l.
+
     Args:
       tokens: int[b, l].
       pairs: bool[b, l, o], True where a word is paired with a neighbour.
       nodes: int[b, l, w], the nodes on the path to the word at l.
-
-    Returns:
-      f32[b, l, o, w] of skip-gram, whose input is the word at l and whose centre is the neighbour o; f32[b, l, 1, w] of
-      a bag of words, whose centre is the word at l.
     """
     vectors, paths = self.trunk(tokens, train=train)['hidden'], self.output(nodes)  # [b, l, d], [b, l, w, d]
     if self.architecture == 'cbow':

@@ -41,18 +41,15 @@ def update_tables(
 ) -> tuple[PyTree, dict[str, Any], Array]:
   """Update the tables by the pairs of a batch, in order.
 
+  Returns the parameters; the metrics of the objective, in which a pair has the loss before its update, and the norm of
+  all moves divided by their rates; False if a product was not finite. Such a product changes nothing. Raises
+  ConfigError: numba is missing, or the device is no CPU.
+
   Args:
     example: of objective 'skipgram' or 'fasttext'.
     params: all parameters.
     rates: path of a table -> learning rate f32[]; other tables keep their values.
     bags: the pairs are bags of words.
-
-  Returns:
-    The parameters; the metrics of the objective, in which a pair has the loss before its update, and the norm of all
-    moves divided by their rates; False if a product was not finite. Such a product changes nothing.
-
-  Raises:
-    ConfigError: numba is missing, or the device is no CPU.
   """
   leaves, inputs = flat(params), example.inputs
   letters = 'grams' in inputs
@@ -79,8 +76,7 @@ def update_tables(
 def _registered(width: int, bags: bool, letters: bool) -> tuple[str, Any]:
   """Compile the loop for vectors of this width.
 
-  Returns:
-    Its name in XLA, and the function, whose code must not be freed.
+  Returns its name in XLA, and the function, whose code must not be freed.
   """
   if jax.default_backend() != 'cpu':
     raise ConfigError("objective.update='in_order' needs a CPU: set objective.update='rows', or JAX_PLATFORMS=cpu")

@@ -142,11 +142,9 @@ def choose_and_write(
 
 
 def make_targets(rows: Mapping[str, Array], row_weight: Array) -> dict[str, Array]:
-  """Build the targets of `score`.
+  """Build the targets of `score`, for `row_weight` f32[b].
 
-  Args:
-    rows: 'ids' int[b, t]; 'weights' f32[b, t], 1 in used slots; 'excess' f32[b], chosen tokens without a slot.
-    row_weight: f32[b].
+  `rows` have 'ids' int[b, t]; 'weights' f32[b, t], 1 in used slots; 'excess' f32[b], chosen tokens without a slot.
   """
   weights = rows['weights'] * row_weight[:, None]
   scale = batch_scale(weights)

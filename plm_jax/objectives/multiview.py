@@ -83,11 +83,8 @@ class Views(nn.Module):
   ) -> dict[str, dict[str, Array]]:
     """Compute logits by task and view.
 
-    f32[b, l, c] of labels, and f32[b, l, l * r] of arcs as `over_arcs` arranges them.
-
-    Args:
-      segment_ids: int[b, l].
-      may_be_head: bool[b, l], a word begins here; None if no task parses.
+    f32[b, l, c] of labels, and f32[b, l, l * r] of arcs as `over_arcs` arranges them. `may_be_head` is bool[b, l], True
+    where a word begins; None if no task parses.
     """
     out = self.trunk(**inputs, segment_ids=segment_ids, train=train)
     forward, backward = (states[0] for states in self.trunk.directions(out['layers'], segment_ids))  # [b, l, p]

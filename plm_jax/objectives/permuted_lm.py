@@ -76,11 +76,8 @@ def prepare(s: PermutedLmSettings, root: Array, batch: Batch) -> Example:
 def draw(s: PermutedLmSettings, key: Array, fields: Mapping[str, Array]) -> dict[str, Array]:
   """Sample targets of one row of l tokens; append t copies.
 
-  Args:
-    fields: 'tokens', 'segment_ids' and other fields of each token, int[l].
-
-  Returns:
-    The fields, [l + t] each; 'allowed' bool[l + t, l + t]; 'ids' int[t], 'weights' f32[t] and 'excess' f32[].
+  `fields` are int[l] and become [l + t]. Also returns 'allowed' bool[l + t, l + t]; 'ids' int[t], 'weights' f32[t] and
+  'excess' f32[].
   """
   row = corrupt.make_row(
     fields['tokens'], fields['segment_ids'], special=s.special, starts_word=s.starts_word,
@@ -110,13 +107,12 @@ def draw(s: PermutedLmSettings, key: Array, fields: Mapping[str, Array]) -> dict
 def context(targets: Array, ranks: Array, positions: Array) -> Array:
   """Mark the keys that each query may see inside its segment.
 
+  Returns bool[l + t, l + t], queries first: of the text, and then of the copies.
+
   Args:
     targets: bool[l].
     ranks: int[l], ranks of the targets in the order of prediction.
     positions: int[t], positions of the targets that have a copy.
-
-  Returns:
-    bool[l + t, l + t], queries first: of the text, and then of the copies.
   """
   length, copies = targets.shape[0], positions.shape[0]
   # text a b c, targets a and c, c ranked before a; queries a b c | copy of a, copy of c

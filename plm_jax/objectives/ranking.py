@@ -47,14 +47,9 @@ class Model(nn.Module):
     self.second = Dense(1, (None, None), uniform(self.hidden**-0.5), use_bias=False)
 
   def __call__(self, windows: Array, drawn: Array, train: bool = False) -> tuple[Array, Array]:
-    """Score windows, and the same windows with other words in their middle.
+    """Score windows int[b, l, w] and corrupted ones: f32[b, l] twice.
 
-    Args:
-      windows: int[b, l, w].
-      drawn: int[b, l], the other words.
-
-    Returns:
-      f32[b, l] twice.
+    These are the same windows with the words `drawn` int[b, l] in their middle.
     """
     rows, length, width = windows.shape
     flat = self.trunk(windows.reshape(rows, length * width), train=train)['hidden']

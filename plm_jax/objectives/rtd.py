@@ -302,16 +302,13 @@ def reinforce(
   """Reward the generator by the discriminator's loss on its samples (appendix F).
 
   This loss falls when the probability rises of a sample that raises the discriminator's loss. The baseline subtracts
-  the reward that the generator's own states predict.
+  the reward that the generator's own states predict. Returns (value of the loss, metrics).
 
   Args:
     logits: f32[b, t, v] of the generator.
     features: [b, t, d], its states.
     sampled: int[b, t].
     nats: f32[b, l], the discriminator's loss at each token.
-
-  Returns:
-    (value of the loss, metrics).
   """
   targets, weights = example.targets, example.targets['weights']
   reward = jax.lax.stop_gradient(jnp.take_along_axis(nats, example.inputs['predict'], axis=1))  # f32[b, t]

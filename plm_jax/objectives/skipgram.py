@@ -69,7 +69,7 @@ class Model(nn.Module):
   def __call__(
     self, tokens: Array, pairs: Array, words: Array, number: Array, train: bool = False, **inputs: Array
   ) -> Array:
-    """Compute logits of true and sampled words.
+    """Compute logits f32[b, n, 1 + k] of true and sampled words.
 
     Args:
       tokens: int[b, l].
@@ -78,9 +78,6 @@ class Model(nn.Module):
       words: int[b, n, 1 + k], the centre and the sampled words; of a bag n is l.
       number: int[b], the count of valid pairs among the n, which come first; other logits are meaningless.
       **inputs: further inputs of `read`.
-
-    Returns:
-      f32[b, n, 1 + k].
     """
     vectors = self.read(tokens, train=train, **inputs)  # [b, l, d]
     if self.architecture == 'skipgram':

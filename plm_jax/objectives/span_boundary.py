@@ -191,15 +191,14 @@ def predict(forward: Forward, example: Example) -> dict[str, Array]:
 def neighbours(chosen: Array, text: Array, segment_ids: Array, *, limit: int) -> tuple[Array, Array, Array, Array]:
   """Find the two neighbours of the run of each chosen token.
 
+  Returns left int32[l] and right int32[l], the positions next to the run; place int32[l], the index in the run, from 0;
+  and bool[l], chosen tokens below the limit whose run has text of its segment on both sides.
+
   Args:
     chosen: bool[l], masked.
     text: bool[l], False on special tokens and padding.
     segment_ids: int[l]; a run stays inside its segment.
     limit: targets of a run.
-
-  Returns:
-    left int32[l] and right int32[l], the positions next to the run; place int32[l], the index in the run, from 0; and
-    bool[l], chosen tokens below the limit whose run has text of its segment on both sides.
   """
   # chosen  0 1 1 0 1 0    start 0 1 1 3 4 5    end 0 2 2 3 4 5
   # left    0 0 0 2 3 4    right 1 3 3 4 5 5    place 0 0 1 0 0 0

@@ -74,8 +74,7 @@ def make(
 def prepare(s: UnilmSettings, root: Array, batch: Batch) -> Example:
   """Build the example of `mlm.prepare`, and 'allowed' bool[b, l, l].
 
-  Raises:
-    ValueError: the prefix uses sentence types, and the rows have none.
+  Raises ValueError: the prefix uses sentence types, and the rows have none.
   """
   noise_root, kind_root = jax.random.split(root)
   example = mlm.prepare(s.masking, noise_root, batch)
@@ -99,12 +98,8 @@ def first_half(segment_ids: Array) -> Array:
 def context(kind: Array, prefix: Array) -> Array:
   """Mark the keys that each query may see inside its segment.
 
-  Args:
-    kind: int[b], an index into `KINDS`: 'left' sees keys at or left of its position, 'right' at or right of it.
-    prefix: bool[b, l].
-
-  Returns:
-    bool[b, l, l], queries first.
+  Returns bool[b, l, l], queries first. `prefix` is bool[b, l]; `kind` int[b] is an index into `KINDS`: 'left' sees keys
+  at or left of its position, 'right' at or right of it.
   """
   # Each key and query gets a rank, and a query sees the keys of smaller rank: by kind all of them, k < q + 1,
   # -k < 1 - q, and k < q + 1 with k = 0 in the prefix. One comparison then writes the whole mask.

@@ -35,12 +35,7 @@ def averaged(names: Collection[str]) -> list[str]:
 
 
 def add(interval: Interval, sums: Sums, *, first: Array) -> Interval:
-  """Add a step to the interval.
-
-  Args:
-    sums: metrics of the step as (sum, weight).
-    first: bool[], True if the step begins a new interval.
-  """
+  """Add a step's (sum, weight) pairs; `first` bool[] begins a new interval."""
   new = jnp.stack([part for name in averaged(sums) for part in sums[name]]).reshape(-1, 2)  # [m, 2]
   counts = (sums['skipped_in_a_row'][0] == 0) & (new[:, 1:] != 0)  # a metric without weight does not count
   # a skipped update does not count

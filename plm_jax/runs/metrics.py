@@ -152,13 +152,9 @@ class Writer:
     self._sinks = [Background(name, start) for name, start in starts.items()]
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
-    """Write the values of a step.
+    """Write values of a step: name -> number, or plain JSON.
 
-    Raises ValueError: the step is older than the last line.
-
-    Args:
-      step: not smaller than the last one.
-      values: name -> number, or other plain JSON. In TensorBoard a name without '/' gets 'train/' before it.
+    In TensorBoard a name without '/' gets 'train/' before it. Raises ValueError: the step is older than the last line.
     """
     if not self._writes:
       return

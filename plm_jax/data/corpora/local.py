@@ -168,8 +168,7 @@ class File:
 class Rows(Sequence[Row]):
   """Rows of a file, each a run of its bytes. The file is opened for each row.
 
-  Raises:
-    ValueError: no rows or, on reading, a row that is not UTF-8 or that `parse` refuses; names file and line.
+  Raises ValueError: no rows or, on reading, a row that is not UTF-8 or that `parse` refuses; names file and line.
   """
 
   def __init__(self, file: File, spans: Iterable[tuple[int, int]], parse: Callable[[str], Row], *, exact: bool = False):

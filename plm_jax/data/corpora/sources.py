@@ -60,6 +60,9 @@ def open_source(
 ) -> Records:
   """Open the rows of one split.
 
+  Raises FileNotFoundError: the file does not exist. Raises ValueError: the data set, split or suffix does not exist, or
+  a file is empty or cannot be read. Raises ModuleNotFoundError: a package that the data set needs is not installed.
+
   Args:
     path: see the module.
     split: a name and an optional slice, or several joined by '+'.
@@ -67,11 +70,6 @@ def open_source(
     documents: end of a document of a .txt file: 'blank_line', 'line', 'every_line' (including blank lines), or only the
       end of the 'file'. CRLF and CR are read as line feeds, except in an 'exact_file'.
     max_bytes: most bytes of a row.
-
-  Raises:
-    FileNotFoundError: the file does not exist.
-    ValueError: the data set, split or suffix does not exist, or a file is empty or cannot be read.
-    ModuleNotFoundError: a package that the data set needs is not installed.
   """
   pieces, digests, tokens = [], [], 0
   labels: dict[str, tuple[str, ...]] = {}
@@ -173,14 +171,13 @@ def documents(
 ) -> Texts:
   """Open the documents of a corpus.
 
+  Raises ValueError: a field or a setting does not exist, or several fields are possible; and as `open_source`.
+
   Args:
     path, split, cache, documents, max_bytes: as for `open_source`.
     text: field of strings or lists of words; by default `text`, or the only field with a string.
     by_tokens: accept a slice by tokens; `Texts.split` is the slice that the caller has to apply.
     quality: settings of `filter_documents`; None keeps all documents. Reads every document once.
-
-  Raises:
-    ValueError: a field or a setting does not exist, or several fields are possible; and as `open_source`.
   """
   rows = splits.without_tokens(split, path=path) if by_tokens else split
   records = open_source(path, split=rows, cache=cache, documents=documents, max_bytes=max_bytes)

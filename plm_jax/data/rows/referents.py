@@ -64,10 +64,8 @@ def replaced(first: str, second: str) -> tuple[str, str]:
     The fish ate the worm. It was tasty.    The worm was tasty.    ->    ... worm. *It* was tasty.    The worm
 
   Chooses the pronoun whose context agrees with the second text in most words, as `wnli_simple` of
-  t5/data/preprocessors.py. Whole words are compared; the released code compares letters.
-
-  Raises:
-    ValueError: the first text has no pronoun, or the second has no noun at its position.
+  t5/data/preprocessors.py. Whole words are compared; the released code compares letters. Raises ValueError: the first
+  text has no pronoun, or the second has no noun at its position.
   """
   words, others = first.split(), second.split()
   bare_words, bare_others = _bare(words), _bare(others)

@@ -47,8 +47,7 @@ def stored(folder: Path) -> dict[str, Any]:
 def compute(folder: Path) -> dict[str, Any]:
   """Compute samples of a run and store them in its folder.
 
-  Returns:
-    JSON data: 'text'; 'noise', 'blanks' and 'written' if the run supports them; 'remarks' with the reasons if not.
+  Returns JSON data: 'text'; 'noise', 'blanks' and 'written' if the run supports them; 'remarks' with reasons if not.
   """
   from plm_jax.inference import opened
 

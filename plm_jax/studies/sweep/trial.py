@@ -26,14 +26,11 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 def run(sweep: Sweep, number: int) -> int:
-  """Run or resume a trial, and record its result in the journal.
+  """Run or resume a trial of the journal, and record its result.
 
   Returns the exit code of the process: 0 if the journal has the result, 3 after a signal. Raises ConfigError: the trial
   cannot start and no trial is finished, so the others would fail too. Raises RunError: the same for a file or a disk;
   and always if the disk is full, which is no result of this trial.
-
-  Args:
-    number: number of the trial in the journal.
   """
   with files.locked(sweep.lock(f'{number:04}.run'), doing='ending this trial'):  # its worker may have been killed
     check_same(sweep)  # config and space are read again for each trial

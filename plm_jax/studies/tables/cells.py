@@ -136,11 +136,9 @@ def names(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> dict[str, dict[str, l
 
 
 def record(run: Run, folder: RunFolder, metrics: Sequence[str]) -> dict[str, Any]:
-  """Collect the results of a finished run.
+  """Collect the results of a finished run, whose columns have `metrics`.
 
-  Args:
-    metrics: metrics of its columns. Scores of single examples are recorded for the evaluation of the first one, whose
-      examples were predicted.
+  Scores of single examples are recorded for the evaluation of the first one, whose examples were predicted.
   """
   result = _evaluated(folder) if run.evaluates else run_folder.read_result(folder)
   facts = ('seconds', 'tokens', 'parameters', 'steps', 'code', 'machine', 'versions')
@@ -283,10 +281,8 @@ def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
 def made_by(results: Mapping[str, Any], key: str) -> dict[str, int]:
   """Count the measured runs of each commit or machine, most frequent first.
 
-  Returns commit or machine -> number of runs; '' means no repository.
-
-  Args:
-    key: 'code' or 'machine'. Old files have one value for all runs.
+  Returns commit or machine -> number of runs; '' means no repository. `key` is 'code' or 'machine'. Old files have one
+  value for all runs.
   """
   measured = (run for run in results['runs'].values() if 'metrics' in run)
   counts = Counter(run.get(key, results[key] or NOT_KNOWN) for run in measured)

@@ -48,10 +48,8 @@ def make(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> str:
   """Make or resume a run.
 
   Returns why it failed; '' if it did not. Raises Interrupted: stopped by a signal; the run has saved its state.
-
-  Args:
-    metrics: metrics of its columns. The examples of the evaluation of the first one are predicted; empty for a run
-      without predictions.
+  `metrics` are those of its columns. The examples of the evaluation of the first one are predicted; empty for a run
+  without predictions.
   """
   folder = run_folders.folder_of(run, places)
   if not _wait_until_free(folder):
