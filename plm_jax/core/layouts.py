@@ -186,6 +186,24 @@ def constrain(x: Array, *axes: str | None) -> Array:
   return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec(axes, x.shape, layout)))
 
 
+def rows_of_table(x: Array, axes: Sequence[str | None], table: Sequence[int]) -> Array:
+  """Cut vectors read from a table by rows of the batch.
+
+  'data' may cut the columns of the table, and 'replica' and 'data' the rows. The compiler knows no direct way between
+  the two and would replicate the vectors, so 'replica' cuts the rows first. x is [b, l, d], any other shape is returned
+  unchanged. `axes` and `table` are names and sizes of the axes of the table.
+  """
+  layout = CURRENT.get()
+  mesh = shared_mesh(layout)
+  if layout is None or mesh is None or x.ndim != 3 or 'replica' not in mesh_names(layout.rules.get('batch')):
+    return x
+  rows, columns = spec(('batch', None, None), x.shape, layout), spec(axes, table, layout)[-1]
+  if columns != 'data' or rows[0] is None:
+    return x
+  x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec('replica', None, columns)))
+  return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, rows))
+
+
 def gather_length(x: Array, outputs: Sequence[str | None], sizes: Sequence[int]) -> Array:
   """Gather all positions of states before a product with a cut kernel.
 

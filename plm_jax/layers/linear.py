@@ -65,6 +65,27 @@ def _gradients(operands: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
 _summed_in_float32.defvjp(lambda x, matrix: (_summed_in_float32(x, matrix), (x, matrix)), _gradients)
 
 
+@jax.custom_vjp
+def _biased(y: Array, bias: Array) -> Array:
+  """Add a bias, whose gradient is a product on TPUs.
+
+  The compiler counts 7,437 cycles for the sum of bfloat16 [16, 512, 12, 64] as a product with 8 rows of ones, and
+  163,952 as a sum.
+  """
+  return y + bias.astype(y.dtype)
+
+
+def _biased_gradients(bias: Array, g: Array) -> tuple[Array, Array]:
+  lead = range(g.ndim - bias.ndim)
+  ones = jnp.ones((8, *g.shape[: len(lead)]), g.dtype)
+  # [8, ...] x [..., outputs] -> [8, outputs], of which all rows are the same
+  sums = jnp.tensordot(ones, g, axes=([axis + 1 for axis in lead], list(lead)), preferred_element_type=jnp.float32)
+  return g, sums[0].astype(bias.dtype)
+
+
+_biased.defvjp(lambda y, bias: (_biased(y, bias), bias), _biased_gradients)
+
+
 class Dense(nn.Module):
   """y = x W + b over the trailing axes."""
 
@@ -96,7 +117,8 @@ class Dense(nn.Module):
     if self.use_bias:
       bias_axes = self.axes[self.num_inputs :]
       bias = self.param('bias', nn.with_logical_partitioning(nn.initializers.zeros, bias_axes), features, jnp.float32)
-      y = y + bias.astype(self.dtype)
+      on_tpu = y.dtype == jnp.bfloat16 and sharding.device().platform == 'tpu'
+      y = _biased(y, bias) if on_tpu else y + bias.astype(self.dtype)
     return _through_bottleneck(self, y)
 
 
@@ -145,6 +167,7 @@ class Embed(nn.Module):
     ids = self.index(ids)
     # [...] -> [..., d]
     vectors = jnp.take(self.table, ids, axis=0, mode='clip').astype(self.dtype)
+    vectors = sharding.rows_of_table(vectors, self.axes, self.table.shape)
     if (scale := _scale(self, 'table')) is not None:
       vectors = vectors * jnp.take(scale, ids, axis=0, mode='clip').astype(self.dtype)
     return vectors

@@ -12,6 +12,7 @@ from plm_jax.core.types import Array
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Initializer
 from plm_jax.layers.norm import BatchNorm, LayerNorm
+from plm_jax.layers.stack import recomputed
 
 Norms = bool | Literal['batch']  # before the layers of a head: none, layer norms or batch norms
 _EPSILON = 1e-5  # of the norms of a head
@@ -55,6 +56,14 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
   'linear': lambda x: x,
 }
 
+# activations whose gradient needs only the output, or the signs of the input
+_SHORT = ('relu', 'leaky_relu', 'tanh', 'sigmoid', 'linear')
+
+
+def _activated(name: str, x: Array) -> Array:
+  """Apply an activation; the backward pass on a TPU computes it again."""
+  return (ACTIVATIONS[name] if name in _SHORT else recomputed(ACTIVATIONS[name]))(x)
+
 
 class Mlp(nn.Module):
   """The plain feed-forward block: up, activation, down."""
@@ -81,7 +90,7 @@ class Mlp(nn.Module):
       name='down',
     )
     # [b, l, d] -> [b, l, f] -> [b, l, d]
-    y = ACTIVATIONS[self.activation](up(x))
+    y = _activated(self.activation, up(x))
     return down(Dropout(self.dropout)(y, train=train))
 
 
@@ -106,7 +115,7 @@ class GatedMlp(nn.Module):
     up = dense(self.mlp_dim, ('embed', 'mlp'), self.up_init, 'up')
     down = dense(x.shape[-1], ('mlp', 'embed'), self.down_init, 'down')
     # [b, l, d] -> [b, l, f] -> [b, l, d]
-    y = ACTIVATIONS[self.activation](gate(x)) * up(x)
+    y = _activated(self.activation, gate(x)) * up(x)
     if self.norm_epsilon is not None:
       y = LayerNorm(self.norm_epsilon, self.dtype, use_bias=False, use_scale=False)(y)
     return down(Dropout(self.dropout)(y, train=train))

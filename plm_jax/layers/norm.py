@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.core.types import Array
+from plm_jax.layers.stack import recomputed
 
 
 class LayerNorm(nn.Module):
@@ -19,21 +20,25 @@ class LayerNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    names, scale = ('embed',), 1.0
+    scale, bias = 1.0, None
     if self.use_scale:
-      ones = nn.with_logical_partitioning(nn.initializers.ones, names)
+      ones = nn.with_logical_partitioning(nn.initializers.ones, ('embed',))
       scale = self.param('scale', ones, (x.shape[-1],), jnp.float32)
-    x = x.astype(jnp.float32)
-    # 1. mean and variance over d: [..., d] -> [..., 1]
-    mean = x.mean(axis=-1, keepdims=True)
-    centred = x - mean
-    variance = (centred * centred).mean(axis=-1, keepdims=True)
-    # 2. normalise, scale and shift
-    y = centred * jax.lax.rsqrt(variance + self.epsilon) * scale
     if self.use_bias:
-      init = nn.with_logical_partitioning(nn.initializers.zeros, names)
-      y = y + self.param('bias', init, (x.shape[-1],), jnp.float32)
-    return y.astype(self.dtype)
+      zeros = nn.with_logical_partitioning(nn.initializers.zeros, ('embed',))
+      bias = self.param('bias', zeros, (x.shape[-1],), jnp.float32)
+
+    def normalise(x: Array, scale: Array | float, bias: Array | None) -> Array:
+      x = x.astype(jnp.float32)
+      # 1. mean and variance over d: [..., d] -> [..., 1]
+      mean = x.mean(axis=-1, keepdims=True)
+      centred = x - mean
+      variance = (centred * centred).mean(axis=-1, keepdims=True)
+      # 2. normalise, scale and shift
+      y = centred * jax.lax.rsqrt(variance + self.epsilon) * scale
+      return (y if bias is None else y + bias).astype(self.dtype)
+
+    return recomputed(normalise)(x, scale, bias)
 
 
 class RMSNorm(nn.Module):
@@ -53,10 +58,14 @@ class RMSNorm(nn.Module):
     last = tuple(range(-len(self.axes), 0))
     shape = tuple(x.shape[axis] for axis in last)
     scale = self.param('scale', nn.with_logical_partitioning(init, self.axes), shape, jnp.float32)
-    # the mean square over d: [..., d] -> [..., 1]
-    x = x.astype(jnp.float32)
-    y = x * jax.lax.rsqrt((x * x).mean(axis=last, keepdims=True) + self.epsilon)
-    return (y * (1 + scale if self.from_one else scale)).astype(self.dtype)
+
+    def normalise(x: Array, scale: Array) -> Array:
+      # the mean square over d: [..., d] -> [..., 1]
+      x = x.astype(jnp.float32)
+      y = x * jax.lax.rsqrt((x * x).mean(axis=last, keepdims=True) + self.epsilon)
+      return (y * (1 + scale if self.from_one else scale)).astype(self.dtype)
+
+    return recomputed(normalise)(x, scale)
 
 
 class BatchNorm(nn.Module):

@@ -28,6 +28,7 @@ from plm_jax.layers.tiles import (
   may_see,
   product,
   run_kernel,
+  scaled_query,
   sizes_of,
 )
 
@@ -127,13 +128,13 @@ def backward_keys(form: Form, given: dict[str, Array]) -> dict[str, Array]:
 
     @pl.when(near)
     def add() -> None:
-      query, gradient = reads['query'][...], reads['gradient'][...]
+      query, gradient = scaled_query(form, reads), reads['gradient'][...]
       # dv += p^T dout, dk += ds^T q, dq = ds k
       weights, of_logits = _gradients(form, s, tile, reads)
       of_value[...] += product(weights.astype(gradient.dtype), gradient, 0, 0)
       of_key[...] += product(of_logits.astype(query.dtype), query, 0, 0)
       if 'query' in writes:
-        of_query = product(of_logits.astype(query.dtype), reads['key'][...], 1, 0)
+        of_query = form.scale * product(of_logits.astype(query.dtype), reads['key'][...], 1, 0)
         writes['query'][...] = of_query.astype(query.dtype)
       if 'bias' in writes:
         writes['bias'][...] = of_logits.astype(writes['bias'].dtype)
@@ -204,7 +205,7 @@ def backward_queries(form: Form, given: dict[str, Array]) -> Array:
   # dq = sum over tiles of keys of ds k
   def part(tile: Tile, reads: dict[str, Any]) -> Array:
     key = reads['key'][...]
-    return product(_gradients(form, s, tile, reads)[1].astype(key.dtype), key, 1, 0)
+    return form.scale * product(_gradients(form, s, tile, reads)[1].astype(key.dtype), key, 1, 0)
 
   return run_kernel(
     form,

@@ -97,12 +97,12 @@ def attend(
   rows, length, heads, size = query.shape
   scale = 1 / math.sqrt(size) if scale is None else scale
   cut = cut_of(dropout) if rng is not None else 0
-  form = Form(causal=mask.causal, window=mask.window, cut=cut, largest=largest, interpret=interpret)
+  form = Form(causal=mask.causal, window=mask.window, cut=cut, scale=scale, largest=largest, interpret=interpret)
   # 1. collect the arrays that the kernels read, with heads before lengths
   key, value = fused.beside_heads(query, key), fused.beside_heads(query, value)
   given = {
     name: jnp.swapaxes(x, 1, 2)  # [b, l, h, k] -> [b, h, l, k]
-    for name, x in (('query', query * jnp.asarray(scale, query.dtype)), ('key', key), ('value', value))
+    for name, x in (('query', query), ('key', key), ('value', value))
   }
   given['of_query'] = mask.query_segments[:, None].astype(jnp.int32)
   given['of_key'] = mask.key_segments[:, None].astype(jnp.int32)

@@ -24,6 +24,7 @@ class Form(NamedTuple):
   causal: bool  # see `Mask`
   window: int | None  # see `Mask`
   cut: int  # number of weights dropped, of 65,536
+  scale: float  # of the products; a kernel multiplies by it, so that no array is read and written for it
   largest: int  # queries and keys of the largest tile
   interpret: bool  # run on any device, slowly
 
@@ -175,7 +176,7 @@ def may_see(form: Form, sizes: Sizes, tile: Tile, reads: dict[str, Any]) -> Any:
 def logits_of(form: Form, sizes: Sizes, tile: Tile, reads: dict[str, Any]) -> tuple[Array, Array, Array]:
   """Compute logits, visibility and query indices, each [query_block, key_block]."""
   # 1. scaled products, with the bias
-  logits = product(reads['query'][...], reads['key'][...], 1, 1)
+  logits = product(scaled_query(form, reads), reads['key'][...], 1, 1)
   if 'bias' in reads:
     logits += reads['bias'][...].astype(jnp.float32)
   # 2. equal segments, no padding
@@ -195,6 +196,12 @@ def logits_of(form: Form, sizes: Sizes, tile: Tile, reads: dict[str, Any]) -> tu
   if 'allowed' in reads:
     seen &= reads['allowed'][...].astype(jnp.int32) != 0
   return logits, seen, index
+
+
+def scaled_query(form: Form, reads: dict[str, Any]) -> Array:
+  """Scale the queries of a tile, in float32 as every chip can."""
+  query = reads['query'][...]
+  return (query.astype(jnp.float32) * form.scale).astype(query.dtype)
 
 
 def keep_mask(words: tuple[Array, Array], index: Array, *, cut: int) -> Array:

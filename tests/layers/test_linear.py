@@ -1,13 +1,16 @@
 """Dense layers and tables against matrix products; initial values against TensorFlow's definition."""
 
 import math
+import types
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
 
+from plm_jax.core import sharding
 from plm_jax.layers.linear import Dense, Embed, normal, product, truncated_normal
 from tests import tiny
 
@@ -88,3 +91,40 @@ def test_embed_reads_rows_and_multiplies_with_them(multiple):
   total = jax.grad(lambda p: jax.nn.logsumexp(layer.apply({'params': p}, x, method='attend')))(params)
   assert (np.asarray(total['table'])[11:] == 0).all()
   assert (np.abs(np.asarray(total['table'])[:11]).max(axis=1) > 0).all()
+
+
+def test_a_table_with_cut_columns_is_read_for_cut_rows_without_replicating_the_vectors(capfd):
+  """Check that the compiler finds a way from columns on 'data' to rows on 'replica' and 'data'."""
+  layer = Embed(64, 32, ('vocab', 'embed'), normal(1.0))
+  ids = jax.random.randint(jax.random.key(0), (8, 16), 0, 64)
+  params = nn.unbox(layer.init(jax.random.key(1), ids))['params']
+
+  def loss(table, ids):
+    return jnp.sin(sharding.constrain(layer.apply({'params': {'table': table}}, ids), 'batch', None, None)).sum()
+
+  gradient = jax.grad(loss)
+  layout = sharding.make_layout(sharding.make_mesh({'replica': 2, 'data': 2, 'model': 1}), 'fsdp')
+  with sharding.use(layout):
+    columns = NamedSharding(layout.mesh, sharding.spec(('vocab', 'embed'), (64, 32), layout))
+    places = (columns, sharding.batch_sharding(layout))
+    on_devices = jax.jit(gradient, in_shardings=places, out_shardings=columns)
+    found = on_devices(*jax.device_put((params['table'], ids), places))
+  assert tiny.worst(found, gradient(params['table'], ids)) < 1e-6
+  assert 'full rematerialization' not in capfd.readouterr().err
+
+
+def test_the_gradient_of_a_bias_is_the_same_sum_on_a_tpu(monkeypatch):
+  layer = Dense((2, 4), axes=('embed', 'heads', 'head_dim'), kernel_init=normal(1.0), dtype='bfloat16')
+  x = jax.random.normal(jax.random.key(0), (16, 32, 8)).astype(jnp.bfloat16)
+  params = nn.unbox(layer.init(jax.random.key(1), x))['params']
+
+  def gradient(params):
+    return jax.grad(lambda params: jnp.sin(layer.apply({'params': params}, x).astype(jnp.float32)).sum())(params)
+
+  before = gradient(params)
+  y = layer.apply({'params': params}, x)
+  expected = np.asarray(jnp.cos(y.astype(jnp.float32)).astype(jnp.bfloat16), np.float64).sum(axis=(0, 1))
+  monkeypatch.setattr(sharding, 'device', lambda: types.SimpleNamespace(platform='tpu'))
+  after = gradient(params)
+  assert tiny.worst(after['bias'], expected) < 1e-5 < tiny.worst(before['bias'], expected)
+  assert tiny.same(after['kernel'], before['kernel'])

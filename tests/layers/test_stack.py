@@ -1,6 +1,7 @@
 """Repeated blocks: scanned, unrolled and rematerialised are the same function of the same parameters."""
 
 import functools
+import types
 
 import flax.linen as nn
 import jax
@@ -8,9 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core import sharding
 from plm_jax.core.types import Execution
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
+from plm_jax.layers.mlp import GatedMlp, Mlp
+from plm_jax.layers.norm import LayerNorm, RMSNorm
 from plm_jax.layers.stack import POLICIES, stack
 from tests import tiny
 
@@ -142,3 +146,36 @@ def test_wrong_choices_are_refused():
     stack(Block, num_layers=2, execution=Execution(remat='some'))
   with pytest.raises(ValueError, match=r"execution\.layers='unrolled'.*scan, loop"):
     stack(Block, num_layers=2, execution=Execution(layers='unrolled'))
+
+
+SHORT = {
+  'gelu': Mlp(64, 'gelu_tanh', normal(0.3), normal(0.3), dtype='bfloat16'),
+  'silu': GatedMlp(64, 'silu', normal(0.3), normal(0.3), dtype='bfloat16'),
+  'layer norm': LayerNorm(1e-5, 'bfloat16'),
+  'rms norm': RMSNorm(1e-5, 'bfloat16'),
+}
+# elements that the backward pass reads of 4 x 32 inputs and 4 x 64 activations, besides kernels, biases and scales
+SAVED = {'gelu': 128 + 2 * 256, 'silu': 128 + 4 * 256, 'layer norm': 128, 'rms norm': 128}
+
+
+@pytest.mark.parametrize('name', SHORT)
+def test_on_a_tpu_short_computations_save_only_their_inputs(name, monkeypatch):
+  x = jax.random.normal(jax.random.key(0), (4, 32)).astype(jnp.bfloat16)
+  params = nn.unbox(SHORT[name].init(jax.random.key(1), x))
+
+  def run(params, x):
+    return SHORT[name].apply(params, x).astype(jnp.float32)
+
+  def gradients(params, x):
+    return jax.grad(lambda *given: jnp.sin(run(*given)).sum(), argnums=(0, 1))(params, x)
+
+  def saved():
+    """Count the elements of all activations that the backward pass reads."""
+    leaves = jax.tree.leaves(jax.eval_shape(lambda *given: jax.vjp(run, *given)[1], params, x))
+    return sum(leaf.size for leaf in leaves if leaf.shape[:1] == (4,))
+
+  before, everything = jax.jit(gradients)(params, x), saved()
+  monkeypatch.setattr(sharding, 'device', lambda: types.SimpleNamespace(platform='tpu'))
+  jax.clear_caches()
+  assert saved() == SAVED[name] < everything
+  assert tiny.gradient_error(jax.jit(gradients)(params, x), before)[0] < 1e-2  # bfloat16
