@@ -5,8 +5,9 @@ plm-jax evaluate --config=experiments/blimp/pairs.py --weights=FOLDER --config.o
 plm-jax evaluate --config=experiments/blimp/pairs.py --weights=FOLDER --workdir=runs/blimp --predictions=pairs.jsonl
 plm-jax train --config=experiments/blimp/pairs.py:quick --workdir=runs/blimp/quick
 
-FOLDER is one of Hugging Face's decoders, masked language models, T5 or BART, an import or a run, also of ELMo. Data are
-any file with a good and a bad sentence: --config.data.good=FIELD --config.data.bad=FIELD --config.data.groups="('f',)".
+FOLDER is one of Hugging Face's decoders, masked language models, XLNet, ELECTRA, T5 or BART, an import or a run, also
+of ELMo, GLM and GPT-BERT. Data are any file with a good and a bad sentence:
+--config.data.good=FIELD --config.data.bad=FIELD --config.data.groups="('f',)".
 `evaluations.jsonl` of --workdir has the accuracy by paradigm (test/UID/...), phenomenon (test/linguistics_term/...) and
 field, and in total (test/accuracy). A run of pre-training measures it as well:
 --config.eval.blimp="dict(task=dict(name='minimal_pairs'), data=dict(name='minimal_pairs', path='...'))"

@@ -19,7 +19,17 @@ PHENOMENA = (  # of BLiMP: its `linguistics_term`; selection (2,000 of 67,000 pa
   'filler_gap_dependency', 'irregular_forms', 'island_effects', 'npi_licensing', 'quantifiers',
   'subject_verb_agreement',
 )  # fmt: skip
-PAIRS = {'bert': 'experiments/blimp/pairs.py:word_l2r', 'gpt': 'experiments/blimp/pairs.py'}
+FAMILIES = {  # config of SST-2, trunk of the tagging config, config of BLiMP: each trunk is scored as it was trained
+  'bert': ('bert/glue.py:sst2,mean', 'bert', 'blimp/pairs.py:word_l2r'),
+  'gpt': ('gpt/classify.py:sst2', 'gpt', 'blimp/pairs.py'),
+  'bart': ('bart/glue.py:sst2,base', 'bart', 'blimp/pairs.py'),
+  't5': ('bart/glue.py:sst2,base', 't5', 'blimp/pairs.py'),
+  'xlnet': ('xlnet/fine_tune.py:sst2', 'xlnet', 'blimp/pairs.py:word_l2r'),
+  'glm': ('bert/glue.py:sst2,mean', 'bert', 'blimp/pairs.py'),
+}
+SST2 = {family: f'experiments/{config}' for family, (config, _, _) in FAMILIES.items()}
+PROBES = {family: f'experiments/tagging/fine_tune.py:ewt,{trunk}' for family, (_, trunk, _) in FAMILIES.items()}
+PAIRS = {family: f'experiments/{config}' for family, (_, _, config) in FAMILIES.items()}
 LOSSES = {'bert': 'experiments/bert/base.py:mlm', 'gpt': 'experiments/gpt/gpt.py'}
 # what needs no network, by benchmarks/bag_of_words.py --svm on the same examples
 TRIVIAL = {
@@ -29,6 +39,20 @@ TRIVIAL = {
   'BLiMP': {'chance': 50.0},
 }
 NAMES = ('SST-2', 'TREC', 'EWT probe', 'BLiMP', 'loss')
+
+
+def sizes(rung: str, model: str) -> dict[str, Any]:
+  """Return the sizes of a trunk on a rung; those of two stacks have half of the layers in each."""
+  own: dict[str, Any] = scales.SIZES | dict(scales.RUNGS[rung][0])
+  if model in ('bart', 't5'):
+    own |= dict.fromkeys(('num_layers', 'num_decoder_layers'), own['num_layers'] // 2)
+  if model in ('t5', 'gpt_bert'):  # their parameters start as their papers say, whatever the width
+    del own['init_std']
+  if model == 't5':
+    own['head_dim'] = own['hidden_dim'] // own['num_heads']
+  if model == 'xlnet':  # the memory is the row before
+    own['memory_length'] = scales.RUNGS[rung][1].get('data.length', scales.PRETRAINING['data.length'])
+  return own
 
 
 def columns(scale: str, *names: str) -> dict[str, dict[str, Any]]:
@@ -60,9 +84,8 @@ def _sst2() -> dict[str, Any]:
   """Return the column of held-out sentences and their phrases."""
   keys = _tuned(1_500) | _evaluated(validation='validation', test='test')
   keys |= {'data.path': SENTENCES, 'data.length': 64, 'data.buckets': (16, 32)}
-  configs = {'bert': 'experiments/bert/glue.py:sst2,mean', 'gpt': 'experiments/gpt/classify.py:sst2'}
   note = '19,900 phrases of the training set whose sentences are held out, where the paper has 872 sentences'
-  return dict(metric='test/accuracy', configs=configs, keys=keys, note=note, trivial=TRIVIAL['SST-2'], **CHOSEN)
+  return dict(metric='test/accuracy', configs=SST2, keys=keys, note=note, trivial=TRIVIAL['SST-2'], **CHOSEN)
 
 
 def _trec() -> dict[str, Any]:
@@ -70,7 +93,7 @@ def _trec() -> dict[str, Any]:
   keys = _tuned(800) | _evaluated(validation='train[90%shuffled:]', test='test')
   keys |= {'data.path': 'tfds:trec', 'data.fields': ('text',), 'data.label': 'label-coarse', 'data.layout': 'bert'}
   keys |= {'data.split': 'train[:90%shuffled]', 'adapter.classes': 6, 'adapter.pool': 'mean'}
-  configs = dict.fromkeys(('bert', 'gpt'), 'experiments/finetune/classify.py')
+  configs = dict.fromkeys(FAMILIES, 'experiments/finetune/classify.py')
   return dict(metric='test/accuracy', configs=configs, keys=keys, folder='trec', trivial=TRIVIAL['TREC'], **CHOSEN)
 
 
@@ -79,8 +102,7 @@ def _probe() -> dict[str, Any]:
   optim = dict(name='adam', rate=5e-3, schedule='linear', warmup=0.1)
   keys = scales.ON_A_LAPTOP | scales.every(600) | {'optim': optim, 'epochs': None, 'data.batch_size': 32}
   keys |= {'adapter.frozen': True, 'adapter.dropout': 0.0, 'data.length': 128, 'data.buckets': (32, 64)}
-  configs = {family: f'experiments/tagging/fine_tune.py:ewt,{family}' for family in ('bert', 'gpt')}
-  made = dict(metric='test/accuracy', configs=configs, keys=keys, times=100, trivial=TRIVIAL['EWT probe'])
+  made = dict(metric='test/accuracy', configs=PROBES, keys=keys, times=100, trivial=TRIVIAL['EWT probe'])
   return made | dict(folder='universal_dependencies_en_ewt')
 
 

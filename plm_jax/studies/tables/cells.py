@@ -93,7 +93,6 @@ def _check_run(run: Any) -> None:
 
 
 def _check_scores(digest: str, run: Mapping[str, Any]) -> None:
-  """Raise ValueError if scores of examples contradict a metric."""
   metrics = run.get('metrics', {})
   for metric, stored in (run.get('rows', {}) | run.get('groups', {})).items():
     scores_ = unpacked(stored)

@@ -73,7 +73,6 @@ def operations(run: Run, counts: Counts, epochs: Epochs) -> float:
 def _measured(
   needed: Sequence[Run], ready: Mapping[str, RunFolder | None], counts: Counts, epochs: Epochs
 ) -> tuple[float, float]:
-  """Sum the seconds and operations of finished runs."""
   seconds, done = 0.0, 0.0
   for run in needed:
     folder = ready[run.digest]

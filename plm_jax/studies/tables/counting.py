@@ -65,7 +65,6 @@ def described(run: Run) -> dict[str, Any]:
 
 
 def _question(run: Run) -> tuple[str, dict[str, Any]]:
-  """Build the key and the description of a run to count."""
   question = described(run)
   counted = {key: value for key, value in question['settings'].items() if key not in NOT_COUNTED}
   return json.dumps([counted, question['header']], sort_keys=True), question

@@ -92,7 +92,6 @@ class Epochs:
 
 
 def _key(run: Run) -> str:
-  """Build a key of what determines the steps of an epoch."""
   return json.dumps([run.settings['data'], runs.pretraining_of(run).settings['vocab']], sort_keys=True)
 
 

@@ -257,7 +257,6 @@ def _build(kind: type[T], data: Any, label: str) -> T:
 
 
 def _check_keys(label: str, **changes: Mapping[str, Any]) -> None:
-  """Raise ConfigError for a change of the seed."""
   for name, keys in changes.items():
     if 'seed' in keys:
       raise ConfigError(f'{label}: {name}: remove seed, which the table sets; see pretraining_seeds and tuning_seeds.')
@@ -270,7 +269,6 @@ def _check_finite(label: str, numbers: Mapping[str, float]) -> None:
 
 
 def _check_sign(table: Table, claim: Claim, label: str) -> None:
-  """Raise ConfigError for a claim that contradicts the published numbers."""
   better, than = (
     table.rows[row].published.get(claim.column) if row in table.rows else None for row in (claim.better, claim.than)
   )
@@ -284,7 +282,6 @@ def _check_sign(table: Table, claim: Claim, label: str) -> None:
 
 
 def _check_choice(table: Table, column: Column, label: str) -> None:
-  """Raise ConfigError unless a development evaluation selects runs."""
   for point in column.grid:
     if not isinstance(point, Mapping) or 'seed' in point:
       raise ConfigError(f'{label}: grid: expected dicts of changes, dotted key -> value, without seed, got {point!r}.')

@@ -240,7 +240,6 @@ def _counted(job: Run, counts: Counts) -> Mapping[str, int]:
 
 
 def _log_progress(done: int, total: int, job: Run, results: Mapping[str, Any], began: float) -> None:
-  """Log the result of a run and the time left."""
   left = clock((time.monotonic() - began) / done * (total - done))
   result = results['failed'].get(job.digest) or f'{results["runs"].get(job.digest, {}).get("seconds", 0):.0f} s'
   log.info(f'{done}/{total}  {job.name}: {result}  left {left}')
@@ -249,7 +248,6 @@ def _log_progress(done: int, total: int, job: Run, results: Mapping[str, Any], b
 def _add_plateau(
   table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], results: dict[str, Any], places: Places
 ) -> None:
-  """Record the plateau of the reference row's pre-training."""
   first = next((by_seed[0][0] for cell, by_seed in plan.items() if cell.row == table.reference), None)
   if first is None:
     return

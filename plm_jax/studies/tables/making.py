@@ -34,7 +34,6 @@ def words(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> list[str]
 
 
 def _prediction_flags(folder: RunFolder, metrics: Sequence[str]) -> list[str]:
-  """Build the flags that predict the first metric's evaluation."""
   return [f'--evaluation={metrics[0].partition("/")[0]}', f'--predictions={folder.root / run_folders.PREDICTIONS}']
 
 

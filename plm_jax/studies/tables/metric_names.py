@@ -63,7 +63,6 @@ def _problem(question: Mapping[str, Any]) -> str:
 
 
 def _is_of_group(metric: str, blocks: Mapping[str, Any]) -> bool:
-  """Return whether a metric is of a group of minimal pairs."""
   name, *rest = metric.split('/')
   return len(rest) > 1 and 'good' in blocks.get(f'eval.{name}.data', {})
 

@@ -38,7 +38,6 @@ def draw(table: Table, cells: Cells, file: files.Path, *, remark: str = '') -> N
 
 
 def _drawn(table: Table, cells: Cells) -> Any:
-  """Build the figure without its title."""
   from matplotlib.figure import Figure
 
   names = [name for name in table.columns if any((row, name) in cells for row in table.rows)]
@@ -91,7 +90,6 @@ def _dots(axes: Any, table: Table, cells: Cells, name: str, heights: Mapping[str
 
 
 def _draw_levels(table: Table, levels: Mapping[str, float], line: Callable[..., Any]) -> None:
-  """Draw baseline scores as lines, with fixed dashes in all panels."""
   names = list(dict.fromkeys(name for column in table.columns.values() for name in column.trivial))
   for name, value in levels.items():
     dashes = ('--', ':', '-.', (0, (8, 2)))[names.index(name) % 4]
@@ -99,7 +97,6 @@ def _draw_levels(table: Table, levels: Mapping[str, float], line: Callable[..., 
 
 
 def _curves(axes: Any, table: Table, cells: Cells, kind: str, names: Sequence[str]) -> None:
-  """Plot columns along one number, on a logarithmic axis."""
   columns = {name: table.columns[name] for name in names}
   along = {name: column.along[1] for name, column in columns.items() if column.along is not None}
   for index, (name_of_row, row) in enumerate(table.rows.items()):

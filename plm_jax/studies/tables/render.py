@@ -279,7 +279,6 @@ def _without(table: Table) -> dict[str, str]:
 
 
 def _made_by(results: Mapping[str, Any], key: str) -> str:
-  """List the commits or machines of the runs."""
   counts = cells.made_by(results, key) or {results[key] or cells.NOT_KNOWN: 0}
   named = {name or 'no repository': count for name, count in counts.items()}
   if len(named) == 1:

@@ -165,7 +165,6 @@ def _is_same(a: Path, b: Path) -> bool:
 
 
 def _replaced(value: Any, root: str) -> Any:
-  """Replace a folder in settings by `BEFORE`."""
   if isinstance(value, Mapping):
     return {key: _replaced(inner, root) for key, inner in value.items()}
   if isinstance(value, list | tuple):

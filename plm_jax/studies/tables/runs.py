@@ -130,7 +130,6 @@ def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places)
 
 
 def _check_splits(column: Column, run: Run, label: str) -> None:
-  """Raise ConfigError if test, reported or training examples select runs."""
   assert column.chosen_by is not None
   blocks = config.of_data(run.settings)
   reported, chooses = (f'eval.{name.partition("/")[0]}.data' for name in (column.metric, column.chosen_by[0]))

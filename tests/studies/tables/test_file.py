@@ -132,6 +132,30 @@ def test_rungs_have_columns_that_decide(name, scale, tmp_path):
   assert {size['hidden_dim'] for size in sizes} == {{'1m': 128, '5m': 256, '30m': 512}[scale]}
 
 
+@pytest.mark.parametrize('scale', file.RUNGS)
+def test_objectives_differ_in_nothing_else(scale, tmp_path):
+  """The same text, vocabulary, tokens, optimiser and size of the trunk, and every column but none of the loss."""
+  table = file.read('experiments/tables/objectives.py', scale)
+  found = plan(table, tmp_path)
+  assert len(table.rows) == 14 and {'BLiMP', 'EWT probe', 'SST-2', 'tokens'} <= set(table.columns)
+  assert len(found) == 14 * len(table.columns)
+  alike = set()
+  for made in [found[cell][0][0].settings for cell in found if cell.column == 'tokens']:
+    data, sizes = made['data'], made['model']['overrides']
+    depth = sizes['num_layers'] + sizes.get('num_decoder_layers', 0)
+    read = [data[key] for key in ('path', 'split', 'length', 'batch_size')] + [made['steps'], made['vocab']['path']]
+    alike.add((*read, depth, sizes['hidden_dim'], sizes['mlp_dim'], sizes['dropout'], str(made['optim'])))
+  assert len(alike) == 1
+
+
+def test_baselines_of_babylm_have_the_means_of_the_challenge():
+  for scale in file.SCALES:
+    rows = file.read('experiments/tables/babylm_2023.py', scale).rows
+    means = [row.published['BLiMP'] for row in rows.values()]
+    assert means == [62.6, 69.5, 58.8, 75.3, 75.1, 56.0]
+    assert [bool(row.empty) for row in rows.values()] == [False] * 3 + [scale != 'paper'] * 3
+
+
 def test_heads_of_bart_are_as_wide_as_its_trunk_at_the_scale_of_the_paper(tmp_path):
   found = plan(file.read('experiments/tables/bart_1.py', 'paper'), tmp_path)
   heads = {run.settings['adapter'].get('hidden') for cell, ((run,),) in found.items() if cell.column == 'MNLI'}

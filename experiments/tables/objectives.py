@@ -1,0 +1,98 @@
+"""Every objective on the same text, with trunks of one size and equal numbers of tokens: no paper has this table.
+
+plm-jax tables experiments/tables/objectives.py --scale=1m --workdir=runs/tables --data=../shared/data --seeds=1
+
+The head of shared/scales.py has the commands that make the text and the vocabulary, that of shared/ladder.py the one
+that makes SST-2. Scale small is 1m; paper trains the configs unchanged. `--seeds=5` makes five pre-trainings a row.
+"""
+
+from experiments.tables.shared import bert, ladder, scales
+from experiments.tables.shared.scales import SCALES as SCALES
+
+SENTINELS = tuple(f'<extra_id_{k}>' for k in range(100))
+ROWS = {  # objective: config with its words, family, changes
+  'causal LM': ('gpt/gpt.py', 'gpt', dict(epochs=None, data__text='text')),
+  'masked LM': ('bert/base.py:mlm', 'bert', dict(objective__where__max_count=None)),
+  'masked LM, whole words': ('bert/base.py:mlm', 'bert', dict(objective__where=dict(name='whole_word', rate=0.15))),
+  'masked spans and boundaries': ('spanbert/pretrain.py:base', 'bert', {}),
+  'masked LM, next sentence': ('bert/base.py', 'bert', dict(objective__where__max_count=None)),
+  'masked LM, sentence order': (
+    'bert/base.py', 'bert', dict(objective__where__max_count=None, objective__question='sop')
+  ),
+  'masked LM, n-grams by contrast': ('contrastive/infoword.py', 'bert', dict(objective__where__max_count=None)),
+  'replaced tokens': ('electra/base.py', 'bert', {}),
+  'masked and causal LM': ('gpt_bert/pretrain.py', 'bert', {}),
+  'permutation LM': ('xlnet/base.py', 'xlnet', {}),
+  'blank infilling': (
+    'glm/base.py', 'glm', dict(objective__start=None, objective__end=None, objective__slots=None)
+  ),
+  'text infilling': ('bart/base.py', 'bart', {}),
+  'span corruption': ('t5/pretrain.py', 't5', dict(vocab__extra=SENTINELS)),
+  'mixture of denoisers': (
+    't5/ul2.py', 't5', dict(model__variant='t5-base', vocab__extra=(*SENTINELS, '[R]', '[S]', '[X]'))
+  ),
+}  # fmt: skip
+MASKED = tuple(name for name in ROWS if name.startswith('masked'))  # of which 40 % of the tokens are chosen
+OWN = ('objective__where', 'objective__question')  # changes at every scale
+COLUMNS = ('BLiMP', 'EWT probe', 'SST-2')
+REFERENCE = 'masked LM'
+NOTE = (
+  'The share of hidden tokens is that of each paper, except for masked LMs and replaced tokens: 40 %. Encoder-decoders '
+  'have half of the layers in each stack. BLiMP is scored as each network was trained: causal LMs by log-likelihood, '
+  'masked and permutation LMs by PLL-word-l2r, encoder-decoders and blanks by one token at a time, replaced tokens by '
+  'the log-probability that no token was replaced. The mixture reads no mode token then.'
+)
+
+
+def _row(scale, name, target, family, changes):
+  """Return a row: config, keys and family."""
+  config, _, words = target.partition(':')
+  if name == 'replaced tokens':
+    return bert.electra(scale, config) | dict(family=family)
+  if scale not in scales.RUNGS:
+    own = {key: change for key, change in changes.items() if key in OWN}
+    return scales.pretraining(scale, config, *filter(None, [words]), **own) | dict(family=family)
+  if 'objective__where' in changes:
+    changes = changes | dict(objective__where=dict(changes['objective__where'], rate=0.4))
+  elif name in MASKED:
+    changes = changes | scales.masks(scale)
+  row = scales.pretraining(scale, config, *filter(None, [words]), **changes)
+  row['keys']['model.overrides'] = ladder.sizes(scale, config.partition('/')[0])
+  return row | dict(family=family)
+
+
+def _columns(scale):
+  """Return the columns: read tokens, BLiMP with its phenomena, the probe and SST-2."""
+  columns = {'tokens': dict(of='tokens')}
+  if scale in scales.RUNGS:
+    made = ladder.columns(scale, 'SST-2')
+    return columns | {name: made[name] for name in made if name not in ('TREC', 'loss')}
+  parts = {'SST-2': ('validation', ladder.SST2, {}), 'EWT probe': ('test', ladder.PROBES, {})}
+  parts['BLiMP'] = ('test', ladder.PAIRS, dict(of='evaluation'))
+  for name, (split, configs, more) in parts.items():
+    if scale == 'tiny':
+      configs = {family: f'{config}{"," if ":" in config else ":"}quick' for family, config in configs.items()}
+    columns[name] = dict(metric=f'{split}/accuracy', configs=configs, times=100, **more)
+  return columns
+
+
+def get_table(scale):
+  """Takes a scale."""
+  scale = '1m' if scale == 'small' else scale
+  return dict(
+    title='Objectives on the same text',
+    paper='No table of a paper: objectives of eleven, by networks of one size that read the same text',
+    mark='none',
+    columns=_columns(scale),
+    rows={name: _row(scale, name, *row) for name, row in ROWS.items()},
+    claims=[
+      dict(column=column, better=name, than=REFERENCE, asked=True)
+      for name in ROWS
+      if name != REFERENCE
+      for column in COLUMNS
+    ],
+    **scales.seeds(scale),
+    summary='best point on dev' if scale in scales.RUNGS else 'mean',
+    reference=REFERENCE,
+    note='' if scale == 'paper' else NOTE,
+  )
