@@ -37,7 +37,10 @@ def words_of(text: str) -> list[str]:
 
 def known(rows: list[dict[str, Any]], texts: list[str]) -> list[dict[str, Any]]:
   """Return the rows of which each word is in the texts often enough."""
-  counts = collections.Counter(word for text in texts for line in files.path(text).open() for word in words_of(line))
+  counts = collections.Counter[str]()
+  for text in texts:
+    with files.path(text).open() as lines:
+      counts.update(word for line in lines for word in words_of(line))
   vocabulary = {word for word, count in counts.items() if count >= LEAST}
   return [row for row in rows if vocabulary.issuperset(words_of(' '.join(row[key] for key in SENTENCES)))]
 

@@ -16,9 +16,8 @@ def read(folder):
 
 
 def test_every_word_is_twice_in_the_text(tmp_path):
-  rows = [
-    pair('The cat sleeps.', 'The cat sleep.'), pair('A dog sleeps.', 'A dog sleep.', 's-selection'), pair('Cat!', 'Bird!')
-  ]  # fmt: skip
+  rows = [pair('The cat sleeps.', 'The cat sleep.'), pair('A dog sleeps.', 'A dog sleep.', 's-selection')]
+  rows.append(pair('Cat!', 'Bird!'))
   (tmp_path / 'test.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
   (tmp_path / 'a.txt').write_text('the cat sleeps\nthe cat, a dog; sleep bird')
   (tmp_path / 'b.txt').write_text('THE DOG SLEEPS. Sleep! A cat')
@@ -36,6 +35,6 @@ def test_files_of_the_challenge_are_phenomena(tmp_path):
   terms = {row['sentence_good']: row['linguistics_term'] for row in read(tmp_path / 'out')}
   assert terms == blimp_filtered.PHENOMENA and terms['filler_gap'] == 'filler_gap_dependency'
   (tmp_path / 'binding.json').unlink()
-  with pytest.raises(SystemExit, match='has no binding.json'):
+  with pytest.raises(SystemExit, match=r'has no binding\.json'):
     blimp_filtered.main(str(tmp_path), str(tmp_path / 'other'))
   assert not (tmp_path / 'other').exists()
