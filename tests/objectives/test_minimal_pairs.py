@@ -186,7 +186,7 @@ def test_elmo_reads_both_ways(data, tmp_path):
     np.testing.assert_allclose(ours[0, side], total, rtol=1e-5)
 
 
-@pytest.mark.parametrize('name', ['glm', 'gpt_bert', 'gpt_bert word_l2r'])
+@pytest.mark.parametrize('name', ['glm', 'gpt_bert word_l2r'])
 def test_trunks_without_a_head_equal_the_definition(name, tmp_path):
   """GLM writes the token into the blank of part A; GPT-BERT predicts it by the state before the mask."""
   vocab = byte_bpe.train([text for pair in PAIRS for text in pair[:2]] * 9, size=320, specials='roberta')
@@ -194,14 +194,16 @@ def test_trunks_without_a_head_equal_the_definition(name, tmp_path):
   settings = dict(name=name.split()[0], variant='tiny', overrides=sizes)
   trunk = build.make('models', settings, vocab_size=vocab.size, execution=Execution())
   task = minimal_pairs.make(trunk=trunk, vocab=vocab, heads=('trunk',), masking='word_l2r' if rest else 'token')
-  read = source.make(vocab=vocab, path=str(write(tmp_path / 'data')), sequences=task.sentences, batch_size=64, seed=0)
+  read = source.make(
+    vocab=vocab, path=str(write(tmp_path / 'data', PAIRS[::3])), sequences=task.sentences, batch_size=64, seed=0
+  )
   example = task.prepare(jax.random.key(0), next(iter(read.once())))
   params = nn.unbox(task.model.init(jax.random.key(1), **example.inputs))['params']
   params = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), params)
   forward = lambda **words: task.model.apply({'params': params}, **words)  # noqa: E731
   ours, rows = task.predict(forward, example)['log_probability'], next(iter(read.once()))['row_id']
   variables = {'params': params['trunk']}
-  for row, pair in enumerate(PAIRS):
+  for row, pair in enumerate(PAIRS[::3]):
     for side, text in enumerate(pair[:2]):
       ids, [words], total = vocab.encode(text), vocab.words([text]), 0.0
       for place, hidden in enumerate(ids):
