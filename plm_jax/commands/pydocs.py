@@ -21,8 +21,8 @@ from plm_jax.data.corpora import pydocs
 
 
 @signals.caught()
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Run `plm-jax pydocs`."""
+def main(arguments: Sequence[str] | None = None, *, sets: Sequence[str] = ()) -> int:
+  """Run `plm-jax pydocs`; `sets` are those to build, () for all."""
   parser = argparse.ArgumentParser(
     prog='plm-jax pydocs', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
@@ -39,14 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(error, file=sys.stderr)
     return 2
   with signals.raising():
-    _show(options)
+    _show(options, (options.task,) if options.sample else sets)
   return 0
 
 
-def _show(options: argparse.Namespace) -> None:
+def _show(options: argparse.Namespace, sets: Sequence[str]) -> None:
   import rich
 
-  facts = pydocs.account(cache=options.cache)
+  facts = pydocs.account(cache=options.cache, sets=sets)
   if not options.sample:
     _show_tables(facts)
     return

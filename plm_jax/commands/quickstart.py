@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.commands import pydocs as pydocs
 
   signals.check()
-  pydocs.main([])
+  pydocs.main([], sets=('corpus', 'package'))
   signals.check()
   log.info(f'2/5  a byte-level BPE vocabulary of {VOCAB_SIZE:,} tokens')
   from plm_jax.commands import vocab
@@ -105,7 +105,7 @@ def _fine_tune_released(workdir: Path, began: float) -> int:
   source, target = ROOT / 'runs' / 'released' / 'minilm', workdir / RELEASED
   if not files.is_folder(source):
     raise ConfigError(f'--released: {source} is missing; `bash launch/released.sh minilm` makes it')
-  pydocs.main([])
+  pydocs.main([], sets=('package',))
   signals.check()
   words = [f'--config={ROOT / "experiments" / "quickstart" / CLASSIFY}.py', f'--workdir={target}']
   changes = {'model.from': source, 'optim.rate': RELEASED_RATE, 'eval_every': 60}

@@ -53,7 +53,7 @@ def test_published_weights_are_printed_next_to_the_tiny_ones(tmp_path, monkeypat
   (tmp_path / 'released').mkdir()
   (tmp_path / 'released' / 'result.json').write_text('{"metrics": {"test/accuracy": 0.7}}')
   monkeypatch.setattr(quickstart, 'ROOT', tmp_path)
-  monkeypatch.setattr(pydocs, 'main', lambda words: 0)
+  monkeypatch.setattr(pydocs, 'main', lambda words, sets: 0)
   monkeypatch.setattr(train, 'main', lambda words: 0)
   flags = ['--released', f'--workdir={tmp_path}']
   assert quickstart.main(flags) == 0

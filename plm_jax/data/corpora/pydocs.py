@@ -99,27 +99,32 @@ def splits_of(extracted: Iterable[Document]) -> tuple[dict[str, list[Document]],
 def prepare(
   *, cache: str = CACHE, packages: Sequence[Package] | None = None, sets: Sequence[str] = (), quiet: bool = False
 ) -> dict[str, Path]:
-  """Build missing or damaged sets, and return their folders.
+  """Build missing or damaged sets, and return all folders.
 
   The sets are `corpus` and the tasks; those without rows have no folder. `packages` are those to read, `PACKAGES` by
-  default. The bytes of `sets`, which will be read, are checked; () checks all. Safe to call from several processes at
-  once, and after a kill: folders are renamed when complete, under a lock. Raises ModuleNotFoundError if one of the
-  packages is not installed.
+  default. Of `sets`, which will be read, the bytes are checked, and others are not built; () stands for all. Safe to
+  call from several processes at once, and after a kill: folders are renamed when complete, under a lock. Raises
+  ModuleNotFoundError if one of the packages is not installed.
   """
-  packages = PACKAGES if packages is None else packages
+  packages, sets = PACKAGES if packages is None else packages, sets or SETS
   build = key(packages)
   root = files.local_path(cache, what='data.cache') / 'tfds' / 'pydocs'
-  if not files.exists(root / f'{build}.json'):
+  if not _rows(_summary(root, build)).keys() >= set(sets):
     made.missing('docstrings', digest=build, folder=root)
   with files.locked(root / '.lock', doing='building the corpus'):
     summary = _summary(root, build)
-    if not (exists := summary is not None and not any(_is_damaged(root, name, summary) for name in sets or SETS)):
-      _build(packages, build=build, root=root, quiet=quiet)
+    unmade = [name for name in sets if name not in _rows(summary) or _is_damaged(root, name, summary)]
+    if unmade:
+      _build(packages, unmade, summary, build=build, root=root, quiet=quiet)
       summary = files.read_json(root / f'{build}.json')
-    assert summary is not None
-    made.tell('docstrings', digest=build, folder=root, size=f'{sum(summary["rows"]["corpus"].values()):,} documents',
-              found=exists)  # fmt: skip
-  return {name: root / f'{name}-{build}' / '1.0.0' for name in SETS if summary['rows'][name]}
+    rows = _rows(summary)
+    size = f'{sum(rows["corpus"].values()):,} documents' if 'corpus' in rows else ''
+    made.tell('docstrings', digest=build, folder=root, size=size, found=not unmade)
+  return {name: root / f'{name}-{build}' / '1.0.0' for name in SETS if rows.get(name)}
+
+
+def _rows(summary: Mapping[str, Any] | None) -> dict[str, dict[str, int]]:
+  return summary['rows'] if summary else {}
 
 
 def _summary(root: Path, build: str) -> dict[str, Any] | None:
@@ -128,7 +133,8 @@ def _summary(root: Path, build: str) -> dict[str, Any] | None:
     summary = files.read_json(file)
     if not checksums.holds(summary):
       raise ValueError('another sha256')
-    return {'sha256_of_files': {}, **summary, 'rows': {name: summary['rows'][name] for name in SETS}}
+    rows = {name: dict(summary['rows'][name]) for name in SETS if name in summary['rows']}
+    return {'sha256_of_files': {}, **summary, 'rows': rows}
   except FileNotFoundError:
     return None
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -149,24 +155,36 @@ def _is_damaged(root: Path, name: str, summary: Mapping[str, Any]) -> bool:
   return False
 
 
-def account(*, cache: str = CACHE, packages: Sequence[Package] | None = None) -> dict[str, Any]:
-  """Return the summary of the corpus; build it first if needed.
+def account(
+  *, cache: str = CACHE, packages: Sequence[Package] | None = None, sets: Sequence[str] = ()
+) -> dict[str, Any]:
+  """Return the summary of the corpus; build missing `sets` first.
 
-  It has versions, documents and characters of each package, rows of each set and split, and the counts of the filter.
+  It has versions, documents and characters of each package, rows of each built set and split, and the counts of the
+  filter.
   """
   packages = PACKAGES if packages is None else packages
-  prepare(cache=cache, packages=packages)
+  prepare(cache=cache, packages=packages, sets=sets)
   return files.read_json(files.local_path(cache, what='data.cache') / 'tfds' / 'pydocs' / f'{key(packages)}.json')
 
 
-def _build(packages: Sequence[Package], *, build: str, root: Path, quiet: bool) -> None:
+def _build(
+  packages: Sequence[Package],
+  names: Sequence[str],
+  old: Mapping[str, Any] | None,
+  *,
+  build: str,
+  root: Path,
+  quiet: bool,
+) -> None:
+  """Build the sets `names`, and add them to `old` ones."""
   start = time.perf_counter()
   splits, stats = read(packages, quiet=quiet)
   from plm_jax.data.corpora.pydocs_builder import Pydocs, PydocsConfig  # imports TFDS, which takes a second
 
-  rows: dict[str, dict[str, int]] = {}
+  rows, old_sums = _rows(old), old['sha256_of_files'] if old else {}
   with _progress('Writing pydocs', quiet=quiet) as advance, _silent_tfds():
-    for n, name in enumerate(SETS):
+    for n, name in enumerate(names):
       folder = root / f'{name}-{build}'
       files.remove_folder(folder)  # of an interrupted build
       task = pydocs_tasks.TASKS[name]
@@ -175,13 +193,13 @@ def _build(packages: Sequence[Package], *, build: str, root: Path, quiet: bool) 
       if task_rows:
         config = PydocsConfig(name=folder.name, description=task.description, task=name, rows=task_rows)
         Pydocs(config=config, data_dir=str(root.parent), file_format='array_record').download_and_prepare()
-      advance(n + 1, len(SETS))
+      advance(n + 1, len(names))
   summary = {
     'packages': _table(packages, splits),
-    'rows': rows,
+    'rows': {name: rows[name] for name in SETS if name in rows},
     'filter': stats._asdict(),
     'seconds': round(time.perf_counter() - start, 1),
-    'sha256_of_files': {name: _digests(root, name, build) for name in SETS},
+    'sha256_of_files': old_sums | {name: _digests(root, name, build) for name in names},
   }
   files.write_json(root / f'{build}.json', checksums.sealed(summary))
 

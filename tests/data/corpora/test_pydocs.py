@@ -13,6 +13,7 @@ from collections import Counter
 import pytest
 
 from plm_jax.commands import pydocs as command
+from plm_jax.data import made
 from plm_jax.data.corpora import docstrings, filters, markup, pydocs, pydocs_tasks, sources
 from plm_jax.data.corpora.docstrings import Document, Package
 
@@ -400,6 +401,28 @@ def test_a_damaged_build_is_made_again_with_a_line_in_the_log(tmp_path, caplog):
   old = {name: value for name, value in before.items() if not name.startswith('sha256')}
   summary.write_text(json.dumps(old))  # as earlier versions wrote it
   assert prepare() == folders and not caplog.text
+
+
+def test_only_the_sets_that_are_read_are_built(tmp_path, caplog):
+  def prepare(*sets):
+    return pydocs.prepare(cache=str(tmp_path), packages=SMALL, sets=sets, quiet=True)
+
+  whole = pydocs.prepare(cache=str(tmp_path / 'whole'), packages=SMALL, quiet=True)
+  first = prepare('summarise')
+  assert first.keys() == {'summarise'}
+  shard = next(first['summarise'].glob('*train*'))
+  shard.write_bytes(shard.read_bytes()[:-9])
+  before = shard.stat().st_mtime_ns
+  with made.watching(makes=False), pytest.raises(made.Unmade):
+    prepare('corpus')
+  folders = prepare('corpus')
+  assert folders.keys() == {'corpus', 'summarise'}
+  assert shard.stat().st_mtime_ns == before  # its damage is found when it is read, not hidden by the other build
+  caplog.clear()
+  assert prepare() == {name: tmp_path / path.relative_to(tmp_path / 'whole') for name, path in whole.items()}
+  assert caplog.text.count('damaged') == 1
+  for name, path in prepare().items():
+    assert list(sources.open_source(str(path))) == list(sources.open_source(str(whole[name])))
 
 
 def test_splits_are_nine_tenths_and_the_rest_halved():
