@@ -2,15 +2,19 @@
 
     python -m benchmarks.slices [--only=bert/base.py] [--minutes=240] [--count]
     python -m benchmarks.slices --check [--only=bert] [--minutes=240] [--out=runs/slices.json]
+    python -m benchmarks.slices --heads
 
 Fills experiments/slices.json row by row, and writes experiments/SLICES.md from it. The state of a device and the hours
-are counted. libtpu (requirements/plan.txt) compiles the steps without a TPU and gives the peak memory of the training
-step and the evaluations, and what a device sends (except for v5p). Existing rows are not compiled again, so the same
-command resumes; `--count` compiles nothing. A compilation of more than 30 minutes or 20 GiB is aborted.
+at 40 % of the peak are counted. libtpu (requirements/plan.txt) compiles the steps without a TPU and gives the peak
+memory of the training step and the evaluations, and, except for v5p, what a device sends and the cycles of the training
+step. Rows that have them are not compiled again, so the same command resumes; `--count` compiles nothing. A compilation
+of more than 30 minutes or 20 GiB is aborted.
 
-`--check` compiles existing rows again: a peak may differ by 3 %, that of the evaluations and what is sent of each kind
-by 3 % or .05 GiB. It exits with 1 if more differs or rows are left. Checked rows are stored in `--out`, so the same
-command resumes; it starts again at another commit, or with other versions or stored figures.
+`--check` compiles existing rows again: a peak and cycles may differ by 3 %, the peak of the evaluations and what is
+sent of each kind by 3 % or .05 GiB. It exits with 1 if more differs or rows are left. Checked rows are stored in
+`--out`, so the same command resumes; it starts again at another commit, or with other versions or stored figures.
+
+`--heads` writes the slices, their largest hours and the cost of a lost chip into the heads of the configs.
 """
 
 import argparse
@@ -19,12 +23,18 @@ import json
 import math
 import os
 import pathlib
+import re
 import resource
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from plm_jax import config
+from plm_jax.planning import compile as compiling
+from plm_jax.planning import report
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILE, PAGE = ROOT / 'experiments' / 'slices.json', ROOT / 'experiments' / 'SLICES.md'
@@ -83,6 +93,9 @@ palm/pretrain.py:palm-540b v5p:16x16x16
 glm/base.py v5e:4x4
 glm/large.py v5e:4x4
 glm/10b.py v5p:4x8x8
+elmo/pretrain.py v5e:4x4
+ulmfit/pretrain.py v5e:2x2
+word2vec/skipgram.py v5e:1x1
 """.strip().splitlines()
 )
 
@@ -119,16 +132,13 @@ def planned(row: Row, *, count: bool) -> dict[str, Any] | str:
 
 
 def counted(found: Mapping[str, Any]) -> dict[str, Any]:
-  """Select the figures that need no compiler."""
-  return {
-    'mesh': found['mesh'],
-    'rules': found['rules'],
-    'rows': found['rows_per_device'],
-    'accumulate': found['accumulate'],
-    'limit_gib': found['limit_gib'],
-    'state_gib': round(found['state']['gib'], 3),
-    'hours': round(found['hours']['40 %'], 1) if 'hours' in found else None,  # None where epochs are counted
-  }
+  """Select the figures that need no compiler; no hours if the size of an epoch is unknown."""
+  return report.counted(found) | {'hours': rounded(found['hours']['40 %']) if 'hours' in found else None}
+
+
+def rounded(hours: float) -> float:
+  """Round to a tenth, or to two digits below 1."""
+  return round(hours, 1) if hours >= 1 else float(f'{hours:.2g}')
 
 
 def compiled(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,22 +151,42 @@ def compiled(found: Mapping[str, Any]) -> dict[str, Any]:
   }
   if 'collectives' in train:
     said['sent_gib'] = {kind: round(one['gib'], 2) for kind, one in train['collectives'].items()}
-  return said
+  if 'cycles' in train:
+    said |= {'cycles': train['cycles'], 'without_cycles': train['without_cycles']}
+  hours = {key: rounded(found['hours'][key]) for key in ('cycles', 'links') if key in found.get('hours', {})}
+  return said | ({'hours_by': hours} if hours else {})
+
+
+def whole(row: Mapping[str, Any]) -> bool:
+  """Return True if a row has all that the compiler can give; programs for v5p cannot be read."""
+  return 'peak_gib' in row and ('cycles' in row or 'sent_gib' not in row)
+
+
+def largest(row: Mapping[str, Any]) -> tuple[float, str]:
+  """Return the most hours of a row and what gives them."""
+  by = {'at 40 % of peak': row['hours'], **{f'by {key}': hours for key, hours in row.get('hours_by', {}).items()}}
+  words = max(by, key=lambda key: by[key])
+  return by[words], words
 
 
 def page(known: Mapping[str, Any]) -> str:
   """Write SLICES.md."""
-  heads = 'config', 'slice', 'mesh, rules', 'rows a device', 'state', 'peak', 'evaluation', 'of', 'sent a step', 'hours'
+  heads = 'config', 'slice', 'mesh, rules', 'rows a device', 'state', 'peak', 'evaluation', 'of', 'sent a step', '40 %'
+  heads = *heads, 'cycles', 'links', 'without cycles'
   by = f' (libtpu {known["libtpu"]}, jax {known["jax"]})' if known['libtpu'] else ''
   lines = [
     '# Slices',
     '',
-    'The TPUs that each pre-training config names in its head: GiB a device, GiB that a device sends in a step, hours',
-    'at 40 % of the peak. State and hours are counted; the compiler, without a TPU, says the rest, but for what is',
-    f'sent on v5p. Made by `python -m benchmarks.slices`{by}.',
+    'The TPUs that each pre-training config names in its head: GiB a device, GiB that a device sends in a step, and',
+    'hours: at 40 % of the peak, by the cycles that the compiler estimates at the clock of the published peak, and by',
+    'the bytes sent at the published bandwidth of the links. The largest, in bold, is what heads name. It is a lower',
+    'bound: the runs in the last column have no cycles, and transfers may not overlap. State and hours at 40 % are',
+    'counted; the compiler, without a TPU, gives the rest. Nothing was measured. Cycles of v5p are unknown because its',
+    'programs cannot be read, and of other rows because they were not compiled since cycles are stored.',
+    f'Made by `python -m benchmarks.slices`{by}.',
     '',
     f'| {" | ".join(heads)} |',
-    f'|{"---|" * 3}{"---:|" * 7}',
+    f'|{"---|" * 3}{"---:|" * 9}---|',
   ]
   for row in ROWS:
     if row.name in known['rows']:
@@ -176,14 +206,21 @@ def _cells(row: Row, one: Mapping[str, Any]) -> Iterator[str]:
     yield from (one.get('why', 'not compiled'), '')
   yield f'{one["limit_gib"]:g}'
   yield ', '.join(f'{kind} {gib:g}' for kind, gib in one.get('sent_gib', {}).items() if gib)
-  yield '' if one['hours'] is None else f'{one["hours"]:,.1f}'
+  hours = {'40 %': one['hours'], **one.get('hours_by', {})}
+  most = max((figure for figure in hours.values() if figure is not None), default=None)
+  for key in ('40 %', 'cycles', 'links'):
+    figure = hours.get(key)
+    unknown = 'unknown' if key == 'cycles' and one['hours'] is not None else ''
+    word = unknown if figure is None else f'{figure:,.1f}' if figure >= 1 else f'{figure:.2g}'
+    yield f'**{word}**' if figure is not None and figure == most else word
+  yield ', '.join(f'{count} {name}' for name, count in one.get('without_cycles', {}).items())
 
 
 def fill(rows: list[Row], *, minutes: float, count: bool) -> None:
   """Add the missing figures of rows."""
   known, began = read(), time.monotonic()
   for row in rows:
-    if row.name in known['rows'] and (count or 'peak_gib' in known['rows'][row.name]):
+    if row.name in known['rows'] and (count or whole(known['rows'][row.name])):
       continue
     if time.monotonic() - began > 60 * minutes:
       break
@@ -207,11 +244,13 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     'peak': (stored['peak_gib'], now['peak_gib'], 0.0),
     'evaluation': (stored['evaluation_gib'], now['evaluation_gib'], SMALL),
   }
+  if 'cycles' in stored and 'cycles' in now:
+    pairs['gigacycles'] = (stored['cycles'] / 1e9, now['cycles'] / 1e9, 0.0)
   sent = stored.get('sent_gib', {})
   said = now.get('sent_gib', {}) if sent else {}
   pairs |= {kind: (sent.get(kind, 0.0), said.get(kind, 0.0), SMALL) for kind in sorted({*sent, *said})}
   return [
-    f'{name} {found:g} GiB, stored {was:g}'
+    f'{name} {found:g}{"" if "cycles" in name else " GiB"}, stored {was:g}'
     for name, (was, found, least) in pairs.items()
     if abs(found - was) > max(CLOSE * was, least) + 1e-9
   ]
@@ -257,17 +296,72 @@ def _checked(out: pathlib.Path | None) -> dict[str, Any]:
   return {**now, 'rows': {}}
 
 
+def heads(known: Mapping[str, Any]) -> None:
+  """Write slices, hours and the cost of a lost chip into the heads of configs."""
+  for name in dict.fromkeys(row.config.partition(':')[0] for row in ROWS):
+    file = ROOT / 'experiments' / name
+    rows = {row: known[row.name] for row in ROWS if row.config.partition(':')[0] == name}
+    text = file.read_text()
+    paragraph = re.search(r'^Hardware: .*?(?=\n\n|\nExpect)', text, re.DOTALL | re.MULTILINE)
+    if paragraph is None:
+      raise SystemExit(f'{file}: the head has no paragraph "Hardware: ..."')
+    words = ' '.join(paragraph[0].split())
+    old = re.search(
+      r' Slices?(, at 40 % of peak|, cycles unknown)?: .*?\.(?= [A-Z]|$)( A lost chip costs .*?\.(?= [A-Z]|$))?', words
+    )
+    rest = words.replace(old[0], '') if old else words
+    made = textwrap.wrap(f'{rest} {" ".join(sentences(rows))}', 120, break_long_words=False, break_on_hyphens=False)
+    file.write_text(text.replace(paragraph[0], '\n'.join(made)))
+
+
+def sentences(rows: Mapping[Row, Mapping[str, Any]]) -> Iterator[str]:
+  """Write the slices of a config file with their hours, and the cost of a lost chip."""
+  names = {row: f'`{size}`' if (size := row.config.partition(':')[2]) else '' for row in rows}
+  unknown = {row for row, one in rows.items() if 'cycles' not in one and one['hours'] is not None}
+  words, lost = [], {}
+  for row, one in rows.items():
+    words.append(f'{names[row]} {row.topology}'.strip())
+    if one['hours'] is None:
+      continue
+    hours, by = largest(one)
+    words[-1] += f', {duration(hours)} {by}' + ', cycles unknown' * (row in unknown and len(unknown) < len(rows))
+    settings = config.resolve(config.load(f'experiments/{row.config}'))
+    if settings['steps']:
+      seconds = hours * 3600 / settings['steps']
+      lost[names[row]] = math.ceil(compiling._lost_minutes(settings, seconds) - 1e-6)
+  plural, all_unknown = 's' * (len(rows) > 1), ', cycles unknown' * (len(unknown) == len(rows))
+  yield f'Slice{plural}{all_unknown}: {"; ".join(words)}.'
+  if lost:
+    by_size = len(set(lost.values())) > 1
+    minutes = list(dict.fromkeys(f'{most} ({size})' if size and by_size else f'{most}' for size, most in lost.items()))
+    numbers = ' or '.join([', '.join(minutes[:-1])] * (len(minutes) > 1) + minutes[-1:])
+    yield f'A lost chip costs at most {numbers} minute{"s" * (numbers != "1")}.'
+
+
+def duration(hours: float) -> str:
+  """Write hours, or days from two on."""
+  amount, unit, least = (hours / 24, 'day', 20) if hours >= 48 else (hours, 'hour', 10)
+  figure = (
+    f'{amount:.0f}' if amount >= least else f'{amount:.1f}'.removesuffix('.0') if amount >= 1 else f'{amount:.2g}'
+  )
+  return f'{figure} {unit}{"s" * (figure != "1")}'
+
+
 def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--only', default='', help='rows whose config begins so')
   parser.add_argument('--minutes', type=float, default=240, help='no row begins after so many')
   parser.add_argument('--count', action='store_true', help='compile nothing')
   parser.add_argument('--check', action='store_true', help='compile again what stands there')
+  parser.add_argument('--heads', action='store_true', help='write the heads of the configs')
   parser.add_argument('--out', type=pathlib.Path, default=CHECKED, help='what --check has checked')
   arguments = parser.parse_args()
   rows = [row for row in ROWS if row.config.startswith(arguments.only)]
   if not rows:
     parser.error(f'--only={arguments.only}: no row begins so; {", ".join(sorted({row.config for row in ROWS}))}')
+  if arguments.heads:
+    heads(read()['rows'])
+    return 0
   if not arguments.count and not any(importlib.metadata.distributions(name='libtpu')):
     parser.error('needs libtpu, which compiles for TPUs: pip install -r requirements/plan.txt; --count needs none')
   if arguments.check:

@@ -3,8 +3,8 @@
 plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30000 --out=runs/vocab/albert
 plm-jax train --config=experiments/albert/pretrain.py:base --workdir=runs/albert/base
 
-Hardware: the paper used 64 to 512 Cloud TPU v3 chips. Slices, at 40 % of peak: `base` v5e:8x8, 8.2 hours; `xxlarge`
-v5e:16x16, 2.2 days. A lost chip costs at most 16 minutes.
+Hardware: the paper used 64 to 512 Cloud TPU v3 chips. Slices, cycles unknown: `base` v5e:8x8, 8.2 hours at 40 % of
+peak; `xxlarge` v5e:16x16, 2.2 days at 40 % of peak. A lost chip costs at most 16 minutes.
 Expect, fine-tuned (Table 2: SQuAD 1.1 F1/EM, SQuAD 2.0 F1/EM, MNLI, SST-2, RACE), after 125,000 steps:
   base     89.3/82.3  80.0/77.1  81.6  90.3  64.0     12M parameters
   large    90.6/83.9  82.3/79.4  83.5  91.7  68.5     18M

@@ -5,7 +5,8 @@ plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --s
 plm-jax train --config=experiments/bart/large.py --workdir=runs/bart/large --stop_at=450000
 plm-jax train --config=experiments/bart/large.py:last --workdir=runs/bart/large-last
 
-Hardware: not published. Slice, at 40 % of peak: v5e:16x16, 3.2 days. A lost chip costs at most 16 minutes.
+Hardware: not published. Slice, cycles unknown: v5e:16x16, 3.2 days at 40 % of peak. A lost chip costs at most 16
+minutes.
 Expect, fine-tuned: MNLI 89.9, QNLI 94.9, QQP 92.5, RTE 87.0, SST-2 96.6, MRPC 90.4, CoLA 62.8, STS-B 91.2; SQuAD 1.1
 EM / F1 88.8 / 94.6; ROUGE 1 / 2 / L of CNN-DM 44.16 / 21.28 / 40.90, of XSum 45.14 / 22.27 / 37.25.
 

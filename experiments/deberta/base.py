@@ -4,8 +4,8 @@ plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --s
 plm-jax train --config=experiments/deberta/base.py --workdir=runs/deberta/base
 
 Hardware: a pod of accelerators for a batch of 2048 rows of 512, in two parts; where memory ends, in more
-(--config.accumulate=8).
-Slice, at 40 % of peak: `base` v5e:8x8, 48 hours. A lost chip costs at most 16 minutes.
+(--config.accumulate=8). Slice, cycles unknown: `base` v5e:8x8, 48 hours at 40 % of peak. A lost chip costs at most 16
+minutes.
 Expect: the large network, fine-tuned (dev): MNLI 91.3/91.1 (m/mm), SQuAD 1.1 95.5/90.1, SQuAD 2.0 90.7/88.0 (F1/EM).
 
 Arguments: a size (base, large, xlarge, xxlarge; the last two are version 2); `script` takes the released script's

@@ -3,8 +3,8 @@
 plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --size=128100 --out=runs/vocab/deberta-v2
 plm-jax train --config=experiments/deberta/v3.py --workdir=runs/deberta/v3-base
 
-Hardware: several accelerators for 256 rows of 512; the generator is half as deep as the discriminator. Slices, at 40 %
-of peak: `base` v5e:8x8, 8 hours; `large` v5e:16x16, 6.4 hours. A lost chip costs at most 5 (`base`) or 4 (`large`)
+Hardware: several accelerators for 256 rows of 512; the generator is half as deep as the discriminator. Slices, cycles
+unknown: `base` v5e:8x8, 8 hours at 40 % of peak; `large` v5e:16x16, 7.8 hours by links. A lost chip costs at most 5
 minutes.
 Expect: no figures of this paper are at hand; the discriminator's loss falls below that of calling nothing replaced.
 

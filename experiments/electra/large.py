@@ -3,8 +3,8 @@
 plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/electra/large.py --workdir=runs/electra/large
 
-Hardware: not measured; parameters are spread over the devices. Slice, at 40 % of peak: v5e:16x16, 12 hours. A lost chip
-costs at most 15 minutes.
+Hardware: not measured; parameters are spread over the devices. Slice, cycles unknown: v5e:16x16, 12 hours at 40 % of
+peak. A lost chip costs at most 15 minutes.
 Expect, fine-tuned (GLUE dev average): 89.0 after 400k steps, 89.5 after 1.75M, against 88.9 of RoBERTa with 500k.
 
 Arguments: `quick`.

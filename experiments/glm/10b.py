@@ -8,7 +8,8 @@ Three levels of blanks, each with a mask token of its own: short ones in half of
 blank of a quarter of the text or more in 20 %. A tenth of the tokens that short blanks read are hidden, and 2 % of rows
 are cut into pieces.
 
-Hardware: not published. Slice, at 40 % of peak: v5p:4x8x8, 2.4 days. A lost chip costs at most 16 minutes.
+Hardware: not published. Slice, cycles unknown: v5p:4x8x8, 2.4 days at 40 % of peak. A lost chip costs at most 16
+minutes.
 Expect, from the paper: CNN/DailyMail 44.7 / 21.4 / 41.4 ROUGE; LAMBADA 72.35 with the text read both ways, 67.18 one
 way; WikiText-103 perplexity 11.33 / 12.22.
 

@@ -5,7 +5,7 @@ plm-jax train --config=experiments/glm/base.py --workdir=runs/glm/base
 
 Token level only: blanks of 3.2 tokens on average that hold 15 % of a text.
 
-Hardware: not published. Slice, at 40 % of peak: v5e:4x4, 16 hours. A lost chip costs at most 16 minutes.
+Hardware: not published. Slice, cycles unknown: v5e:4x4, 16 hours at 40 % of peak. A lost chip costs at most 16 minutes.
 Expect: a validation loss above that of BERT base, whose masked tokens see both sides; the paper prints no loss, and no
 score of this size is at hand.
 

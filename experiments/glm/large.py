@@ -5,7 +5,7 @@ plm-jax train --config=experiments/glm/large.py --workdir=runs/glm/large
 
 Vocabulary, rows and blanks are those of base.py.
 
-Hardware: not published. Slice, at 40 % of peak: v5e:4x4, 2.6 days. A lost chip costs at most 16 minutes.
+Hardware: not published. Slice, cycles unknown: v5e:4x4, 2.6 days at 40 % of peak. A lost chip costs at most 16 minutes.
 Expect: as base.py.
 
 Arguments: `quick`.

@@ -5,9 +5,9 @@ plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=
 plm-jax train --config=experiments/gpt/gpt3.py:gpt3-small --workdir=runs/gpt/gpt3-small
 plm-jax train --config=experiments/gpt/gpt3.py:gpt3-xl,local --workdir=runs/gpt/gpt3-xl-local
 
-Hardware: V100 GPUs of a Microsoft cluster. Slices, at 40 % of peak: `gpt3-small` v5e:8x16, 8 hours; `gpt3-xl`
-v5e:16x16, 38 hours; `gpt3-175b` v5p:8x8x16, 19.9 days. A lost chip costs at most 9 (`gpt3-small`), 16 (`gpt3-xl`) or 31
-(`gpt3-175b`) minutes.
+Hardware: V100 GPUs of a Microsoft cluster. Slices, cycles unknown: `gpt3-small` v5e:8x16, 8 hours at 40 % of peak;
+`gpt3-xl` v5e:16x16, 38 hours at 40 % of peak; `gpt3-175b` v5p:8x8x16, 19.9 days at 40 % of peak. A lost chip costs at
+most 9 (`gpt3-small`), 16 (`gpt3-xl`) or 31 (`gpt3-175b`) minutes.
 Expect, of gpt3-175b without a gradient step or an example: HellaSwag 78.9 %, WinoGrande 70.2 % (§3.1.3, §3.4).
 
 Arguments: a size (gpt3-small, -medium, -large, -xl, -2.7b, -6.7b, -13b, -175b); `local` narrows every second layer to

@@ -5,8 +5,9 @@ plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=
 plm-jax train --config=experiments/llama/pretrain.py:llama-7b --workdir=runs/llama/llama-7b
 plm-jax train --config=experiments/llama/pretrain.py:llama2-70b --workdir=runs/llama/llama2-70b
 
-Hardware: 2,048 A100 GPUs, 21 days for llama-65b (§2.4). Slices, at 40 % of peak: `llama-7b` v5p:4x8x8, 10.6 days;
-`llama-65b` v5p:8x8x16, 35 days. A lost chip costs at most 20 (`llama-7b`) or 16 (`llama-65b`) minutes.
+Hardware: 2,048 A100 GPUs, 21 days for llama-65b (§2.4). Slices, cycles unknown: `llama-7b` v5p:4x8x8, 10.6 days at 40 %
+of peak; `llama-65b` v5p:8x8x16, 35 days at 40 % of peak. A lost chip costs at most 20 (`llama-7b`) or 16 (`llama-65b`)
+minutes.
 Expect, without a gradient step: ARC (easy) 72.8 / 74.8 / 80.0 / 78.9 % from llama-7b to llama-65b (Table 3).
 
 Arguments: a size (llama-7b, llama-13b, llama-33b, llama-65b, llama2-7b, llama2-13b, llama2-70b), `quick`.

@@ -4,8 +4,8 @@ plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=
     --specials=gpt2 --out=runs/vocab/palm
 plm-jax train --config=experiments/palm/pretrain.py:palm-8b --workdir=runs/palm/palm-8b
 
-Hardware: 6,144 TPU v4 chips for palm-540b (§4). Slices, at 40 % of peak: `palm-8b` v5p:4x8x8, 10.6 days; `palm-540b`
-v5p:16x16x16, 39 days. A lost chip costs at most 17 (`palm-8b`) or 31 (`palm-540b`) minutes.
+Hardware: 6,144 TPU v4 chips for palm-540b (§4). Slices, cycles unknown: `palm-8b` v5p:4x8x8, 10.6 days at 40 % of peak;
+`palm-540b` v5p:16x16x16, 39 days at 40 % of peak. A lost chip costs at most 17 (`palm-8b`) or 31 (`palm-540b`) minutes.
 Expect: a loss that falls through the run; the scores that the paper prints are of its own mix of text (§3, §6).
 
 Arguments: a size (palm-8b, palm-62b, palm-540b), `quick`.

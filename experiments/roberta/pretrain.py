@@ -4,8 +4,9 @@ plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --s
     --out=runs/vocab/roberta
 plm-jax train --config=experiments/roberta/pretrain.py --workdir=runs/roberta/base
 
-Hardware: the paper took about a day on 1,024 V100 GPUs for 100,000 steps of the large model. Slices, at 40 % of peak:
-`base` v5e:16x16, 17 hours; `large` v5e:16x16, 2.4 days. A lost chip costs at most 16 minutes.
+Hardware: the paper took about a day on 1,024 V100 GPUs for 100,000 steps of the large model. Slices, cycles unknown:
+`base` v5e:16x16, 17 hours at 40 % of peak; `large` v5e:16x16, 2.4 days at 40 % of peak. A lost chip costs at most 16
+minutes.
 Expect, fine-tuned (dev), base after 500,000 steps on 160 GB of text: MNLI 87.6, QNLI 92.8, QQP 91.9, RTE 78.7, SST-2
 94.8, MRPC 90.2, CoLA 63.6, STS-B 91.2.
 

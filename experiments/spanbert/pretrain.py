@@ -4,8 +4,8 @@ plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --
     --cased --out=runs/vocab/bert-cased
 plm-jax train --config=experiments/spanbert/pretrain.py --workdir=runs/spanbert/large
 
-Hardware: the paper took 15 days on 32 V100 GPUs. Slice, at 40 % of peak: v5e:8x8, 35 hours. A lost chip costs at most 9
-minutes.
+Hardware: the paper took 15 days on 32 V100 GPUs. Slice, cycles unknown: v5e:8x8, 35 hours at 40 % of peak. A lost chip
+costs at most 9 minutes.
 Expect, fine-tuned after 1.2M steps (SQuAD 2.0 F1, MNLI-m, QNLI): 86.8, 87.6, 93.9; with `mlm` 86.7, 87.3, 93.8.
 
 Arguments: `quick`; `base` or `large`; `mlm` leaves the span boundary objective out (the row "span 1seq").

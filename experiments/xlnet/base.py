@@ -3,8 +3,8 @@
 plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=32000 --out=runs/vocab/xlnet
 plm-jax train --config=experiments/xlnet/base.py --workdir=runs/xlnet/base
 
-Hardware: the paper names none for its ablation. Slice, at 40 % of peak: v5e:4x4, 25 hours. A lost chip costs at most 16
-minutes.
+Hardware: the paper names none for its ablation. Slice, cycles unknown: v5e:4x4, 25 hours at 40 % of peak. A lost chip
+costs at most 16 minutes.
 Expect, fine-tuned, medians of 5 runs (RACE; SQuAD 2.0 F1 / EM; MNLI m/mm; SST-2):
   K=6                66.66  80.98 / 78.18  85.63 / 85.12  93.35
   `k7`               66.05  81.33 / 78.46  85.84 / 85.43  92.66

@@ -3,8 +3,8 @@
 plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=32000 --out=runs/vocab/xlnet
 plm-jax train --config=experiments/xlnet/large.py --workdir=runs/xlnet/large
 
-Hardware: the paper took 5.5 days on 512 TPU v3 chips. Slice, at 40 % of peak: v5e:16x16, 3.5 days. A lost chip costs at
-most 16 minutes.
+Hardware: the paper took 5.5 days on 512 TPU v3 chips. Slice, cycles unknown: v5e:16x16, 3.5 days at 40 % of peak. A
+lost chip costs at most 16 minutes.
 Expect, fine-tuned (dev, with the paper's 126 GB of text): SQuAD 1.1/2.0 F1 94.5/88.8, MNLI-m 89.8, SST-2 95.6; with
 less text 94.0/87.8, 88.4, 94.4 (as RoBERTa's Table 4 quotes them).
 

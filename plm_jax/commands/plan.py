@@ -7,7 +7,10 @@ plm-jax plan --config=experiments/palm/pretrain.py:palm-540b --topology=v5p:8x16
 
 libtpu compiles the training step and the evaluation steps, without a TPU (minutes for a large model):
 `pip install -r requirements/plan.txt`. --state_only counts the state and the hours only, compiles nothing and needs no
-libtpu.
+libtpu; cycles and transfers are then those stored in experiments/slices.json, if the config is one of its rows.
+
+Hours are given at 40, 50 and 60 % of the peak, by the cycles that the compiler estimates, and by the bytes sent at the
+published bandwidth of the links. The largest is a lower bound, since some operations have no cycles.
 
 No data is read. If the vocabulary does not exist yet, its size is that of the command in the config's header, or
 --vocab_size. A device is what jax counts as one: a chip, or half a chip of TPU7x.
@@ -29,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   add('--topology', metavar='CHIP:SIZES', help='TPU topology, such as v5e:4x4 (v4, v5e, v5p, v6e, tpu7x)')
   add('--slices', type=command.COUNT, default=1, help='number of slices of that topology (default 1)')
   add('--vocab_size', type=command.COUNT, help='vocabulary size, without vocab.extra')
+  add('--epoch_tokens', type=command.COUNT, help='tokens in an epoch, for hours of a run of epochs')
   add('--state_only', action='store_true', help='count the state only; compile nothing')
   add('--search', action='store_true', help='search the cheapest change that makes it fit')
   add('--json', action='store_true', help='print JSON')
@@ -48,8 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     topology.check_installed(described)
   header = recipe.header_of(arguments.config or '')
   vocab = stand_in.vocab_of(settings, header=header, size=arguments.vocab_size)
+  own = '' if arguments.changes or arguments.slices > 1 else str(arguments.config).rpartition('experiments/')[2]
   estimate = report.plan(
-    settings, vocab, described, state_only=arguments.state_only, search=arguments.search, header=header
+    settings,
+    vocab,
+    described,
+    state_only=arguments.state_only,
+    search=arguments.search,
+    header=header,
+    row=f'{own} on {described.name}',
+    epoch_tokens=arguments.epoch_tokens,
   )
   command.show(json.dumps(estimate, indent=2) if arguments.json else report.text(estimate))
   return 0

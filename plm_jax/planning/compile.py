@@ -137,18 +137,44 @@ def whole_axes(run_parts: AbstractRun) -> list[str]:
   return list(lines)
 
 
-def hours(run_parts: AbstractRun, settings: Settings, topology: Topology) -> dict[str, Any]:
-  """Estimate hours by fraction of the peak, if known, from counted operations."""
+def hours(
+  run_parts: AbstractRun,
+  settings: Settings,
+  topology: Topology,
+  step: Mapping[str, Any] | None = None,
+  epoch_tokens: float | None = None,
+) -> dict[str, Any]:
+  """Estimate seconds and hours by operations, cycles and transfers.
+
+  Args:
+    step: the compiled training step, see `_measured`, or None.
+    epoch_tokens: tokens in an epoch, for runs whose length is in epochs.
+
+  Returns:
+    'seconds_per_step' by '40 %', ..., and, if the step was compiled, 'cycles' and 'links'; 'hours' the same if the
+    number of steps is known; 'largest', the key of the longest apart from the lower bounds '50 %' and '60 %'.
+  """
   per_row = sizes.training_flops(run_parts.parts.task, run_parts.spec, run_parts.maker.abstract.params)
-  per_step = per_row * settings['data']['batch_size']
-  peak = flops.peak_flops(topology.chip.kind, settings['execution']['dtype'])
-  estimate: dict[str, Any] = {'tflop_per_step': per_step / 1e12}
-  if peak is not None:
-    seconds = {f'{100 * mfu:.0f} %': per_step / (peak * mfu * topology.devices) for mfu in MFU}
-    estimate['seconds_per_step'] = seconds
-    estimate['lost_minutes'] = _lost_minutes(settings, next(iter(seconds.values())))
-    if settings['steps']:
-      estimate['hours'] = {share: step_seconds * settings['steps'] / 3600 for share, step_seconds in seconds.items()}
+  rows, step = settings['data']['batch_size'], step or {}
+  per_step = per_row * rows
+  # products of float32 have the inputs of bfloat16 on TPUs, as jax's default precision says
+  peak = topology.devices * flops.PEAK[topology.chip.kind]
+  seconds = {f'{100 * mfu:.0f} %': per_step / (peak * mfu) for mfu in MFU}
+  if step.get('cycles') and topology.chip.clock:
+    seconds['cycles'] = step['cycles'] / topology.chip.clock
+  if 'collectives' in step:
+    within = {kind: one['gib'] for kind, one in step['collectives'].items() if kind in hlo.KINDS}
+    # a sum is scattered and gathered: its bytes are sent twice
+    sent = GIB * sum((1 + (kind == 'all-reduce')) * gib for kind, gib in within.items())
+    seconds['links'] = sent / topology.chip.links
+  largest = max((key for key in seconds if key not in ('50 %', '60 %')), key=lambda key: seconds[key])
+  estimate = {'tflop_per_step': per_step / 1e12, 'seconds_per_step': seconds, 'largest': largest}
+  estimate['lost_minutes'] = _lost_minutes(settings, seconds[largest])
+  steps = settings['steps']
+  if not steps and epoch_tokens:
+    steps = settings['epochs'] * epoch_tokens / (rows * settings['data']['length'])
+  if steps:
+    estimate['hours'] = {key: step_seconds * steps / 3600 for key, step_seconds in seconds.items()}
   return estimate
 
 
@@ -255,8 +281,8 @@ def _text_says(text: str) -> dict[str, Any]:
   """Analyse the text of a program, per device, with loops multiplied out.
 
   Returns:
-    'collectives': kind -> operations, runs and GiB, and 'largest' of them; 'cycles'; 'tflop' of its products and
-    'silent_kernels', the runs of kernels without a cost estimate; 'open_loops', which count as one round each.
+    'collectives': kind -> operations, runs and GiB, and 'largest' of them; 'cycles', and what has none; 'tflop' of its
+    products and 'silent_kernels', the runs of kernels without a cost estimate; 'open_loops', which count as one round.
 
   Raises ValueError if the text is not that of a program.
   """
@@ -274,6 +300,7 @@ def _text_says(text: str) -> dict[str, Any]:
     'collectives': table,
     'largest': largest,
     'cycles': hlo.cycles(text),
+    'without_cycles': hlo.without_cycles(text),
     'tflop': operations / 1e12,
     'silent_kernels': silent,
     'open_loops': hlo.open_loops(text),

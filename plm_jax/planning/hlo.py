@@ -18,6 +18,8 @@ _INSTRUCTION = re.compile(
   r'\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\([^=]*?\)|\S+) (?P<kind>[\w\-]+)\((?P<rest>.*)'
 )
 _CALLS = re.compile(r'(?:calls|to_apply|branch_computations|called_computations)=\{?(%?[\w.\-]+(?:, ?%?[\w.\-]+)*)\}?')
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_KERNEL = 'custom_call_target="tpu_custom_call"'
 _ARRAY = re.compile(r'\b([a-z]\w*)\[([\d,]*)\]')
 
 
@@ -167,7 +169,7 @@ def cycles(text: str) -> int | None:
   """Sum the cycles that the TPU compiler estimates for a call.
 
   Loops are multiplied out; a loop of `open_loops` counts as one round. The result is None without estimates. Cycles
-  compare programs for one chip and are not a time. Gathers and scatters have no estimate and count 0.
+  compare programs for one chip and are not a time: what `without_cycles` counts adds nothing.
   """
   program = read(text)
   counts = runs(program)
@@ -175,9 +177,42 @@ def cycles(text: str) -> int | None:
     counts[name] * int(cost[1])
     for name, instructions in program.computations.items()
     for instruction in instructions
-    if (cost := re.search(r'"estimated_cycles":"(\d+)"', instruction.rest))
+    if (cost := _CYCLES.search(instruction.rest))
   ]
   return sum(estimates) if estimates else None
+
+
+def without_cycles(text: str) -> dict[str, int]:
+  """Count the runs of expensive instructions without estimated cycles."""
+  program = read(text)
+  counts = runs(program)
+  fused = {
+    called
+    for instructions in program.computations.values()
+    for instruction in instructions
+    if instruction.kind == 'fusion'
+    for called in _called(instruction)
+  }
+  found: collections.Counter[str] = collections.Counter()
+  for name in program.computations.keys() - fused:
+    for instruction in program.computations[name] if counts[name] else ():
+      if _CYCLES.search(instruction.rest):
+        continue
+      kinds = _kinds(program, instruction)
+      for label, silent in {
+        'kernels': _KERNEL in instruction.rest,
+        'transfers': _kind(instruction) is not None,
+        **{f'{kind}s': kind in kinds for kind in ('gather', 'scatter', 'sort')},
+      }.items():
+        found[label] += counts[name] * silent
+  return {label: count for label, count in found.items() if count}
+
+
+def _kinds(program: Program, instruction: Instruction) -> set[str]:
+  """Collect the kinds of an instruction and of its fused ones."""
+  called = _called(instruction) if instruction.kind == 'fusion' else ()
+  inner = (one for name in called for one in program.computations.get(name, ()))
+  return {instruction.kind}.union(*(_kinds(program, one) for one in inner))
 
 
 def operations(text: str) -> tuple[float, int]:
@@ -196,7 +231,7 @@ def operations(text: str) -> tuple[float, int]:
     for instruction in instructions if counts[name] else ():
       if instruction.kind in ('dot', 'convolution'):
         total += counts[name] * 2 * _products(instruction, shapes)
-      elif 'custom_call_target="tpu_custom_call"' in instruction.rest:
+      elif _KERNEL in instruction.rest:
         estimate = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.rest)
         total += counts[name] * int(estimate[1]) if estimate else 0
         silent += 0 if estimate else counts[name]

@@ -1,17 +1,22 @@
 """A plan: the estimates of a run on a topology, as plain data and as text."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plm_jax.config import signatures
 from plm_jax.core import sharding
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Vocab
+from plm_jax.io import files
 from plm_jax.planning import compile as compiling
 from plm_jax.planning import search as searching
 from plm_jax.planning import topology as topologies
 from plm_jax.planning.topology import Topology
 from plm_jax.training.parts import Settings
+
+BY = {'cycles': "the compiler's cycles", 'links': 'the bytes over the links'}
 
 
 def plan(
@@ -22,6 +27,8 @@ def plan(
   state_only: bool = False,
   search: bool = False,
   header: str = '',
+  row: str = '',
+  epoch_tokens: float | None = None,
 ) -> dict[str, Any]:
   """Estimate memory, communication and time of a run on a topology.
 
@@ -31,6 +38,8 @@ def plan(
     state_only: estimate without compiling.
     search: if a step does not fit, search for the cheapest change with which all fit.
     header: docstring of the config, whose estimate is repeated.
+    row: name of the config in experiments/slices.json, whose compiled figures are used without compiling.
+    epoch_tokens: tokens in an epoch; None reads them from the header.
 
   Raises:
     ConfigError: the run could not start on these devices, or the compiler is not installed.
@@ -51,12 +60,20 @@ def plan(
     'accumulate': settings['accumulate'],
     'limit_gib': limit,
     'state': compiling.state(run_parts),
-    **compiling.hours(run_parts, settings, topology),
     'header': _estimate(header),
   }
   if state_only:
+    step = _stored(row, result)
+  else:
+    step = result['train'] = compiling.compiled_train(run_parts, settings)
+  tokens = epoch_tokens or _epoch_tokens(header)
+  result |= compiling.hours(run_parts, settings, topology, step, tokens)
+  result['without_cycles'] = step.get('without_cycles', {})
+  result['cycles_from'] = step.get('from', 'compiled now' if step.get('cycles') else '')
+  if not settings['steps'] and tokens:
+    result['epochs'] = f'{settings["epochs"]:g} epochs of {tokens:,.0f} tokens'
+  if state_only:
     return result
-  result['train'] = compiling.compiled_train(run_parts, settings)
   result['evaluate'] = {name: compiling.compiled_evaluation(run_parts, settings, name) for name in settings['eval']}
   if 'tflop' in result['train']:
     result['redundancy'] = result['train']['tflop'] * topology.devices / result['tflop_per_step']
@@ -65,6 +82,35 @@ def plan(
   if search and not all(step['fits'] for step in (result['train'], *result['evaluate'].values())):
     result['search'] = _searched(settings, vocab, topology, devices, result)
   return result
+
+
+def counted(plan: Mapping[str, Any]) -> dict[str, Any]:
+  """Select the figures of a plan that need no compiler."""
+  return {
+    'mesh': plan['mesh'],
+    'rules': plan['rules'],
+    'rows': plan['rows_per_device'],
+    'accumulate': plan['accumulate'],
+    'limit_gib': plan['limit_gib'],
+    'state_gib': round(plan['state']['gib'], 3),
+  }
+
+
+def _stored(row: str, plan: Mapping[str, Any]) -> dict[str, Any]:
+  """Return compiled figures stored for the same counted figures, or {}."""
+  file = signatures.ROOT.parent / 'experiments' / 'slices.json'
+  known: dict[str, Any] = files.read_json(file) if files.is_file(file) else {'rows': {}}
+  stored = known['rows'].get(row, {})
+  if counted(plan).items() <= stored.items() and 'sent_gib' in stored:
+    sent = {kind: {'gib': gib} for kind, gib in stored['sent_gib'].items()}
+    return {**stored, 'collectives': sent, 'from': f'stored in experiments/slices.json, libtpu {known["libtpu"]}'}
+  return {}
+
+
+def _epoch_tokens(header: str) -> float | None:
+  """Read "An epoch has about 0.8 billion tokens" from a docstring."""
+  match = re.search(r'An epoch has about ([\d.]+) (million|billion) tokens', ' '.join(header.split()))
+  return float(match[1]) * {'million': 1e6, 'billion': 1e9}[match[2]] if match else None
 
 
 def _searched(
@@ -156,11 +202,7 @@ def text(plan: Mapping[str, Any]) -> str:
   lines.append(f'work        {plan["tflop_per_step"]:,.1f} TFLOP per step, counted without recomputation')
   if 'redundancy' in plan:
     lines.append(redundancy_line(plan['redundancy'], plan['train']))
-  if hours := plan.get('hours'):
-    shares = ', '.join(f'{item:,.1f} at {share}' for share, item in hours.items())
-    lines.append(f'hours       {shares} of the peak')
-    costs = ', '.join(f'{item * plan["chips"]:,.0f} at {share}' for share, item in hours.items())
-    lines.append(f'chip hours  {costs}; price per chip hour: cloud.google.com/tpu/pricing')
+  lines += _times(plan)
   if 'lost_minutes' in plan:
     lost = plan['lost_minutes']
     lines.append(
@@ -174,6 +216,32 @@ def text(plan: Mapping[str, Any]) -> str:
       lines.append(f'tried       {item["needed_gib"]:.2f} GiB: {item["flags"]}')
     lines.append(f'fits with   {plan["search"]["flags"] or "none of these changes; use more devices"}')
   return '\n'.join(lines)
+
+
+def _times(plan: Mapping[str, Any]) -> list[str]:
+  """Write the time of a step and of the run."""
+
+  def line(name: str, figures: Mapping[str, float], factor: float = 1.0) -> str:
+    words = {key: f'{figure * factor:,.1f}' if figure * factor >= 1 else f'{figure * factor:.2g}'
+             for key, figure in figures.items()}  # fmt: skip
+    shares = ', '.join(f'{word} at {key}' for key, word in words.items() if key not in BY)
+    others = ', '.join(f'{word} by {BY[key]}' for key, word in words.items() if key in BY)
+    return f'{name:11} {shares} of the peak{"; " * bool(others)}{others}'
+
+  lines = [line('step, ms', plan['seconds_per_step'], 1e3)]
+  if 'hours' in plan:
+    lines.append(line('hours', plan['hours']) + (f' ({plan["epochs"]})' if 'epochs' in plan else ''))
+    costs = line('chip hours', plan['hours'], plan['chips'])
+    lines.append(f'{costs}; price per chip hour: cloud.google.com/tpu/pricing')
+  if 'cycles' not in plan['seconds_per_step']:
+    return [*lines, '            cycles are unknown: the step may take far longer than at 40 % of the peak']
+  silent = ', '.join(f'{count} {name}' for name, count in plan['without_cycles'].items())
+  largest = BY.get(plan['largest'], f'{plan["largest"]} of the peak')
+  return [
+    *lines,
+    f'            at least the largest, by {largest}: to it add runs without cycles ({silent or "none"})',
+    f'            and transfers that do not overlap; cycles {plan["cycles_from"]}, not measured',
+  ]
 
 
 def noise_line(share: float, open_loops: int, step_open_loops: int) -> str:

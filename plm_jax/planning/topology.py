@@ -31,16 +31,18 @@ class Chip(NamedTuple):
   memory: float  # GiB per device available to a program, from the compiler's messages
   axes: int  # of a topology: 2 for a plane, 3 for a box
   largest: int  # chips of the largest slice (cloud.google.com/tpu/docs/system-architecture-tpu-vm)
+  links: float  # bytes per second that a device sends over all its links at once (cloud.google.com/tpu/docs/v5e, ...)
+  clock: float | None = None  # cycles per second: the published peak by the products of a cycle; None where unknown
   devices: int = 1  # jax devices per chip
   options: tuple[tuple[str, Any], ...] = ()  # further arguments that describe a topology
 
 
 CHIPS = {
-  'v4': Chip('TPU v4', 30.75, axes=3, largest=4096, options=(('chip_config_name', 'megacore'),)),
-  'v5e': Chip('TPU v5 lite', 15.75, axes=2, largest=256),
-  'v5p': Chip('TPU v5', 95.73, axes=3, largest=8960),
-  'v6e': Chip('TPU v6 lite', 31.24, axes=2, largest=256),
-  'tpu7x': Chip('TPU7x', 94.74, axes=3, largest=9216, devices=2),
+  'v4': Chip('TPU v4', 30.75, 3, largest=4096, links=300e9, clock=1.05e9, options=(('chip_config_name', 'megacore'),)),
+  'v5e': Chip('TPU v5 lite', 15.75, 2, largest=256, links=200e9, clock=1.5e9),
+  'v5p': Chip('TPU v5', 95.73, 3, largest=8960, links=600e9, clock=1.75e9),
+  'v6e': Chip('TPU v6 lite', 31.24, 2, largest=256, links=400e9),
+  'tpu7x': Chip('TPU7x', 94.74, 3, largest=9216, links=300e9, devices=2),
 }
 
 # The available shapes, sorted; boxes also come with all sides that are multiples of 4

@@ -90,6 +90,43 @@ def test_hours_are_operations_by_the_peak(data):
   assert found['hours']['40 %'] == pytest.approx(seconds * changed['steps'] / 3600, rel=1e-6)
 
 
+def test_hours_are_also_those_of_cycles_and_links(data):
+  changed = settings(data, data={'batch_size': 16}, steps=None, epochs=2)
+  made, place = made_of(changed, 'v5e:4x4')
+  sent = {'all-reduce': {'gib': 2.0}, 'all-gather': {'gib': 1.0}, 'all-reduce between slices': {'gib': 9.0}}
+  step = {'cycles': 3_000_000_000, 'collectives': sent}
+  found = compiling.hours(made, changed, place, step, 16 * 32 * 1800)
+  assert found['seconds_per_step']['cycles'] == 2  # 1.5 GHz
+  assert found['seconds_per_step']['links'] == 5 * 2**30 / 200e9  # a sum is sent twice
+  assert found['hours']['cycles'] == 2  # 2 epochs of 1,800 steps
+  assert found['largest'] == 'cycles'
+  assert found['lost_minutes'] == compiling._lost_minutes(changed, 2)
+  faster = compiling.hours(made, changed, place, {**step, 'cycles': 3_000})
+  assert faster['largest'] == 'links' and 'hours' not in faster
+  unread = compiling.hours(made, changed, made_of(changed, 'v6e:4x4')[1], {'cycles': 1})
+  assert unread['largest'] == '40 %' and 'links' not in unread['seconds_per_step']  # its clock is unknown
+
+
+def planned(capsys, *flags: str, config: str = 'bert/base.py') -> str:
+  assert plan.main([f'--config=experiments/{config}', '--topology=v5e:4x4', '--state_only', *flags]) == 0
+  return capsys.readouterr().out
+
+
+def test_without_a_compiler_cycles_are_the_stored_ones(monkeypatch, capsys):
+  for name in ('JAX_PLATFORMS', 'XLA_FLAGS'):  # as the tests have them, put back afterwards
+    monkeypatch.setenv(name, os.environ.get(name, ''))
+  out = planned(capsys)
+  assert re.search(r"step, ms +61\.1 at 40 %.*; 96\.6 by the compiler's cycles, 3\.\d by the bytes over the links", out)
+  assert re.search(r"hours .*; 26\.8 by the compiler's cycles, 1\.0 by", out)
+  assert re.search(r'the largest, by the compiler.*24 kernels, 41 transfers, 15 gathers', out)
+  assert re.search(r'cycles stored in experiments/slices\.json, libtpu .*, not measured', out)
+  assert 'at most 15.' in out  # minutes that a lost chip costs: of save_minutes
+  for changed in ('--config.execution.remat=full', '--slices=2'):  # another program
+    assert 'cycles are unknown' in planned(capsys, changed)
+  assert re.search(r'hours .*\(10 epochs of 770,000,000 tokens\)', planned(capsys, config='elmo/pretrain.py'))
+  assert re.search(r'\(10 epochs of 1,000 tokens\)', planned(capsys, '--epoch_tokens=1000', config='elmo/pretrain.py'))
+
+
 @pytest.mark.plan
 def test_a_tiny_run_is_compiled(data, tmp_path):
   described.tpus('v5e:2x2')
@@ -123,7 +160,10 @@ def test_a_tiny_run_is_compiled(data, tmp_path):
   assert re.search(r'dropout 0\.1 .*: xla\b.*flash', step['attention'][0])
   assert found['evaluate']['validation']['fits']
   assert 0 < found['noise']['share'] < 0.5
+  assert found['seconds_per_step']['cycles'] == step['cycles'] / 1.5e9
+  assert step['without_cycles'].keys() >= {'transfers', 'gathers'}
   words = report.text(found)
+  assert 'cycles compiled now, not measured' in words
   assert 'mesh        data=4 x model=1, rules fsdp; 4 rows' in words
   assert found['redundancy'] == step['tflop'] * 4 / found['tflop_per_step']
   assert 1 <= found['redundancy'] < 1.1  # nothing is computed again, and attention is counted as a whole

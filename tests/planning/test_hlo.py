@@ -75,6 +75,36 @@ def test_nested_loops_are_multiplied_out():
   assert hlo.by_kind(hlo.collectives(NESTED))['all-gather'] == (1, 12, 12 * 64 * 64 * 2)
 
 
+SILENT = """HloModule jit_step
+%fused (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %rows = f32[8]{0} gather(%p, %i), offset_dims={0}
+}
+%outer (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %inner = f32[8]{0} fusion(%p), kind=kCustom, calls=%fused
+}
+%body (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  %rows = f32[8]{0} fusion(%p), kind=kCustom, calls=%outer
+  %kernel = f32[8]{0} custom-call(%p), custom_call_target="tpu_custom_call"
+  %sum = f32[8]{0} all-reduce-start(%p), channel_id=1, to_apply=%add
+  ROOT %done = f32[8]{0} all-reduce-done(%sum)
+}
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  %known = f32[8]{0} fusion(%x), kind=kCustom, calls=%outer, backend_config={"estimated_cycles":"7"}
+  %order = f32[8]{0} sort(%x), dimensions={0}
+  ROOT %loop = f32[8]{0} while(%x), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+}
+"""
+
+
+def test_what_has_no_cycles_is_counted():
+  assert hlo.cycles(SILENT) == 7
+  assert hlo.without_cycles(SILENT) == {'gathers': 3, 'kernels': 3, 'transfers': 3, 'sorts': 1}
+
+
 def test_a_counter_that_moves_by_two_has_half_the_rounds():
   body = '%inner_body (p: (s32[], bf16[16,64])) -> (s32[], bf16[16,64]) {'
   steps = NESTED.replace(
