@@ -7,7 +7,7 @@ plm-jax train --config=experiments/word2vec/skipgram.py --workdir=runs/word2vec/
 plm-jax vectors neighbours --workdir=runs/word2vec/skipgram --words=king
 
 Hardware: two cores of a CPU; 5 to 14 thousand words a second beside other work. An epoch has about 1.6 billion tokens
-(10 GB of text). Slice, cycles unknown: v5e:1x1, 3e-05 hours at 40 % of peak.
+(10 GB of text). Slice: v5e:1x1, 11 hours by cycles.
 Expect: neighbours that mean the like. Measured, one epoch of a quarter of 76 old novels, 3.0 M words, 30,000 of them in
 the vocabulary: the loss of a pair falls from 4.16 (6 log 2) to 2.46, and `good` is nearest to natured, bad, clever and
 pleasant. That is too little text for WordSim-353: gensim's word2vec with the same settings and text has -0.11 on it.

@@ -53,15 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   header = recipe.header_of(arguments.config or '')
   vocab = stand_in.vocab_of(settings, header=header, size=arguments.vocab_size)
   own = '' if arguments.changes or arguments.slices > 1 else str(arguments.config).rpartition('experiments/')[2]
-  estimate = report.plan(
-    settings,
-    vocab,
-    described,
-    state_only=arguments.state_only,
-    search=arguments.search,
-    header=header,
-    row=f'{own} on {described.name}',
-    epoch_tokens=arguments.epoch_tokens,
-  )
+  flags = {name: vars(arguments)[name] for name in ('state_only', 'search', 'epoch_tokens')}
+  estimate = report.plan(settings, vocab, described, header=header, row=f'{own} on {described.name}', **flags)
   command.show(json.dumps(estimate, indent=2) if arguments.json else report.text(estimate))
   return 0

@@ -138,21 +138,16 @@ def whole_axes(run_parts: AbstractRun) -> list[str]:
 
 
 def hours(
-  run_parts: AbstractRun,
-  settings: Settings,
-  topology: Topology,
-  step: Mapping[str, Any] | None = None,
-  epoch_tokens: float | None = None,
+  run_parts: AbstractRun, settings: Settings, topology: Topology, step: Any = None, epoch_tokens: float | None = None
 ) -> dict[str, Any]:
   """Estimate seconds and hours by operations, cycles and transfers.
 
   Args:
-    step: the compiled training step, see `_measured`, or None.
-    epoch_tokens: tokens in an epoch, for runs whose length is in epochs.
+    step: the compiled training step, see `_measured`.
+    epoch_tokens: tokens in an epoch, for a run of epochs.
 
   Returns:
-    'seconds_per_step' by '40 %', ..., and, if the step was compiled, 'cycles' and 'links'; 'hours' the same if the
-    number of steps is known; 'largest', the key of the longest apart from the lower bounds '50 %' and '60 %'.
+    'seconds_per_step' by '40 %', ..., 'cycles' and 'links'; 'hours' the same; 'largest', a key of them.
   """
   per_row = sizes.training_flops(run_parts.parts.task, run_parts.spec, run_parts.maker.abstract.params)
   rows, step = settings['data']['batch_size'], step or {}
@@ -163,9 +158,9 @@ def hours(
   if step.get('cycles') and topology.chip.clock:
     seconds['cycles'] = step['cycles'] / topology.chip.clock
   if 'collectives' in step:
-    within = {kind: one['gib'] for kind, one in step['collectives'].items() if kind in hlo.KINDS}
     # a sum is scattered and gathered: its bytes are sent twice
-    sent = GIB * sum((1 + (kind == 'all-reduce')) * gib for kind, gib in within.items())
+    twice = {kind: 1 + (kind == 'all-reduce') for kind in hlo.KINDS}
+    sent = sum(twice.get(kind, 0) * one['gib'] * GIB for kind, one in step['collectives'].items())
     seconds['links'] = sent / topology.chip.links
   largest = max((key for key in seconds if key not in ('50 %', '60 %')), key=lambda key: seconds[key])
   estimate = {'tflop_per_step': per_step / 1e12, 'seconds_per_step': seconds, 'largest': largest}

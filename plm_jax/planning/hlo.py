@@ -186,26 +186,18 @@ def without_cycles(text: str) -> dict[str, int]:
   """Count the runs of expensive instructions without estimated cycles."""
   program = read(text)
   counts = runs(program)
-  fused = {
-    called
-    for instructions in program.computations.values()
-    for instruction in instructions
-    if instruction.kind == 'fusion'
-    for called in _called(instruction)
-  }
+  fused: set[str] = set()
+  for instructions in program.computations.values():
+    fused.update(*(_called(instruction) for instruction in instructions if instruction.kind == 'fusion'))
   found: collections.Counter[str] = collections.Counter()
   for name in program.computations.keys() - fused:
     for instruction in program.computations[name] if counts[name] else ():
-      if _CYCLES.search(instruction.rest):
-        continue
-      kinds = _kinds(program, instruction)
-      for label, silent in {
-        'kernels': _KERNEL in instruction.rest,
-        'transfers': _kind(instruction) is not None,
-        **{f'{kind}s': kind in kinds for kind in ('gather', 'scatter', 'sort')},
-      }.items():
-        found[label] += counts[name] * silent
-  return {label: count for label, count in found.items() if count}
+      if not _CYCLES.search(instruction.rest):
+        kinds = _kinds(program, instruction)
+        labels = [f'{kind}s' for kind in ('gather', 'scatter', 'sort') if kind in kinds]
+        labels += ['kernels'] * (_KERNEL in instruction.rest) + ['transfers'] * (_kind(instruction) is not None)
+        found.update(dict.fromkeys(labels, counts[name]))
+  return dict(found)
 
 
 def _kinds(program: Program, instruction: Instruction) -> set[str]:

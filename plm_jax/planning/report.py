@@ -62,18 +62,15 @@ def plan(
     'state': compiling.state(run_parts),
     'header': _estimate(header),
   }
-  if state_only:
-    step = _stored(row, result)
-  else:
-    step = result['train'] = compiling.compiled_train(run_parts, settings)
+  step = _stored(row, result) if state_only else compiling.compiled_train(run_parts, settings)
   tokens = epoch_tokens or _epoch_tokens(header)
   result |= compiling.hours(run_parts, settings, topology, step, tokens)
-  result['without_cycles'] = step.get('without_cycles', {})
-  result['cycles_from'] = step.get('from', 'compiled now' if step.get('cycles') else '')
+  result |= {'without_cycles': step.get('without_cycles'), 'cycles_from': step.get('from', 'compiled now')}
   if not settings['steps'] and tokens:
     result['epochs'] = f'{settings["epochs"]:g} epochs of {tokens:,.0f} tokens'
   if state_only:
     return result
+  result['train'] = step
   result['evaluate'] = {name: compiling.compiled_evaluation(run_parts, settings, name) for name in settings['eval']}
   if 'tflop' in result['train']:
     result['redundancy'] = result['train']['tflop'] * topology.devices / result['tflop_per_step']
@@ -86,14 +83,8 @@ def plan(
 
 def counted(plan: Mapping[str, Any]) -> dict[str, Any]:
   """Select the figures of a plan that need no compiler."""
-  return {
-    'mesh': plan['mesh'],
-    'rules': plan['rules'],
-    'rows': plan['rows_per_device'],
-    'accumulate': plan['accumulate'],
-    'limit_gib': plan['limit_gib'],
-    'state_gib': round(plan['state']['gib'], 3),
-  }
+  same = {key: plan[key] for key in ('mesh', 'rules', 'accumulate', 'limit_gib')}
+  return {**same, 'rows': plan['rows_per_device'], 'state_gib': round(plan['state']['gib'], 3)}
 
 
 def _stored(row: str, plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,12 +194,11 @@ def text(plan: Mapping[str, Any]) -> str:
   if 'redundancy' in plan:
     lines.append(redundancy_line(plan['redundancy'], plan['train']))
   lines += _times(plan)
-  if 'lost_minutes' in plan:
-    lost = plan['lost_minutes']
-    lines.append(
-      f'a lost chip costs at most {lost:,.1f} minutes of work ({lost / 60 * plan["chips"]:,.1f} chip hours) and a '
-      'restart; more if a checkpoint takes over 5 % of save_minutes'
-    )
+  lost = plan['lost_minutes']
+  lines.append(
+    f'a lost chip costs at most {lost:,.1f} minutes of work ({lost / 60 * plan["chips"]:,.1f} chip hours) and a '
+    'restart; more if a checkpoint takes over 5 % of save_minutes'
+  )
   if plan['header']:
     lines.append(f'the config  {plan["header"]}')
   if 'search' in plan:
@@ -222,8 +212,8 @@ def _times(plan: Mapping[str, Any]) -> list[str]:
   """Write the time of a step and of the run."""
 
   def line(name: str, figures: Mapping[str, float], factor: float = 1.0) -> str:
-    words = {key: f'{figure * factor:,.1f}' if figure * factor >= 1 else f'{figure * factor:.2g}'
-             for key, figure in figures.items()}  # fmt: skip
+    scaled = {key: figure * factor for key, figure in figures.items()}
+    words = {key: f'{figure:,.1f}' if figure >= 1 else f'{figure:.2g}' for key, figure in scaled.items()}
     shares = ', '.join(f'{word} at {key}' for key, word in words.items() if key not in BY)
     others = ', '.join(f'{word} by {BY[key]}' for key, word in words.items() if key in BY)
     return f'{name:11} {shares} of the peak{"; " * bool(others)}{others}'
@@ -235,11 +225,12 @@ def _times(plan: Mapping[str, Any]) -> list[str]:
     lines.append(f'{costs}; price per chip hour: cloud.google.com/tpu/pricing')
   if 'cycles' not in plan['seconds_per_step']:
     return [*lines, '            cycles are unknown: the step may take far longer than at 40 % of the peak']
-  silent = ', '.join(f'{count} {name}' for name, count in plan['without_cycles'].items())
+  runs = plan['without_cycles']
+  silent = 'not counted' if runs is None else ', '.join(f'{count} {name}' for name, count in runs.items()) or 'none'
   largest = BY.get(plan['largest'], f'{plan["largest"]} of the peak')
   return [
     *lines,
-    f'            at least the largest, by {largest}: to it add runs without cycles ({silent or "none"})',
+    f'            at least the largest, by {largest}: to it add runs without cycles ({silent})',
     f'            and transfers that do not overlap; cycles {plan["cycles_from"]}, not measured',
   ]
 

@@ -128,7 +128,7 @@ def test_the_stored_figures_are_counted_again(row):
   settings = config.resolve(config.load(f'experiments/{row.config}'))
   header = recipe.header_of(f'experiments/{row.config}')
   vocab = stand_in.vocab_of(settings, header=header)
-  counted = slices.counted(report.plan(settings, vocab, topology.parse(row.topology), state_only=True))
+  counted = slices.counted(report.plan(settings, vocab, topology.parse(row.topology), state_only=True, header=header))
   stored = slices.read()['rows'][row.name]
   assert {key: stored[key] for key in counted} == counted
 
