@@ -1,13 +1,14 @@
 """Measure the speed of LSTMs compared with torch.nn.LSTM, and the memory of long sequences.
 
-    python -m benchmarks.lstm [--sizes=elmo,awd_lstm,encoder] [--rows=16] [--length=64] [--steps=7]
+    python -m benchmarks.lstm [--sizes=encoder,cove,cvt] [--rows=16] [--length=64] [--steps=7]
     taskset -c 0 python -m benchmarks.lstm --clock=cpu      one core, for a machine with other load
 
-`elmo` has two bidirectional layers with 1,024 cells and a projection to 128 (ELMo-small), `awd_lstm` three layers of
-1150, 1150 and 400 (ULMFiT), `encoder` two layers of 256 that read both ways. A step is forward, backward and Adam. Both
-sides have the same matrices and compute the same states; torch's layers have a second bias. Times are medians and
-minima of alternating steps, so that other load slows both equally. The clock 'cpu' counts the CPU seconds of the
-process.
+`elmo` has two bidirectional layers with 1,024 cells and a projection to 128 (ELMo-small), `elmo_original` 4,096 cells
+and 512, `awd_lstm` three layers of 1150, 1150 and 400 (ULMFiT), `encoder` two layers of 256 that read both ways, `cove`
+the same with 300 (MT-LSTM), `cvt` layers of 1,024 and 512 cells projected to 512. A step is forward, backward and Adam.
+Both sides have the same matrices and compute the same states; torch's layers have a second bias, and it projects 512
+cells to at most 511. `elmo_original` reads at most 16 tokens a sequence. Times are medians and minima of alternating
+steps, so that other load slows both equally. The clock 'cpu' counts the CPU seconds of the process.
 
 The second table is XLA's working memory in the gradient of a layer over sequences of 512, by `execution.remat` and by
 the window that the backward pass recomputes (`layers.lstm.recur_over`).
@@ -35,6 +36,7 @@ from rich.table import Table
 
 from plm_jax.cli import malloc
 from plm_jax.core.types import Array, PyTree, Remat
+from plm_jax.layers.linear import product
 from plm_jax.layers.lstm import WINDOW, both_ways, recur, recur_over
 
 Step = Callable[[], Any]
@@ -52,6 +54,7 @@ class Size(NamedTuple):
     directions: 1 or 2.
     projection: width of the states; None for that of the cells.
     joined: each direction reads both of the layer below, and not its own alone.
+    longest: the most tokens of a sequence.
   """
 
   inputs: int
@@ -59,12 +62,16 @@ class Size(NamedTuple):
   directions: int = 1
   projection: int | None = None
   joined: bool = False
+  longest: int = ROW
 
 
 SIZES = {
   'elmo': Size(128, (1024, 1024), directions=2, projection=128),
+  'elmo_original': Size(512, (4096, 4096), directions=2, projection=512, longest=16),
   'awd_lstm': Size(400, (1150, 1150, 400)),
   'encoder': Size(256, (256, 256), directions=2, joined=True),
+  'cove': Size(300, (300, 300), directions=2, joined=True),
+  'cvt': Size(600, (1024, 512), directions=2, projection=512, joined=True),
 }
 
 
@@ -75,18 +82,21 @@ def main() -> None:
   parser.add_argument('--length', type=int, default=64)
   parser.add_argument('--steps', type=int, default=7, help='timed steps of each, after two that are not')
   parser.add_argument('--clock', choices=CLOCKS, default='wall')
+  parser.add_argument('--no_memory', action='store_true', help='leave out the second table')
   arguments = parser.parse_args()
   malloc.reuse()  # serves both sides
   table = Table(title=f'a step of {arguments.rows} x {arguments.length} tokens, float32, {arguments.clock} time')
   for column in ('layers', 'ms: median', 'least', 'torch: median', 'least', 'times torch: medians', 'least'):
     table.add_column(column, justify='left' if column == 'layers' else 'right')
   for name in arguments.sizes.split(','):
-    size, x = SIZES[name], inputs(SIZES[name], arguments.rows, arguments.length)
+    size, x = SIZES[name], inputs(SIZES[name], arguments.rows, min(arguments.length, SIZES[name].longest))
     times = taken_in_turn([ours(size, x), theirs(size, x)], arguments.steps, clock=CLOCKS[arguments.clock])
     medians, least = [statistics.median(each) for each in times], [min(each) for each in times]
     ms = [f'{1e3 * each[side]:,.0f}' for side in (0, 1) for each in (medians, least)]
     table.add_row(name, *ms, *(f'{each[1] / each[0]:.2f}' for each in (medians, least)))
   Console(width=110).print(table)
+  if arguments.no_memory:
+    return
   table = Table(title=f'memory of the gradient of a layer of 400 to 1,150, {arguments.rows} x {ROW} tokens')
   table.add_column('remat')
   table.add_column('tokens of a window', justify='right')
@@ -140,7 +150,11 @@ def read(size: Size, params: list[dict[str, Array]], x: Array) -> Array:
     x = both_ways(x) if c == 2 else x
   fresh = jnp.zeros((b, length, c), bool)
   for layer in params:
-    gates = jnp.einsum('bld,dcgf->blcgf' if size.joined else 'blcd,dcgf->blcgf', x, layer['kernel']) + layer['bias']
+    kernel, bias = layer['kernel'], layer['bias']
+    if size.joined:
+      gates = product(x, kernel.reshape(len(kernel), -1), straight=True).reshape(*x.shape[:2], *bias.shape) + bias
+    else:
+      gates = jnp.einsum('blcd,dcgf->blcgf', x, kernel) + bias
     (_, p, _, f), projection = layer['recurrent'].shape, layer.get('projection')
     state = jnp.zeros((b, c, p)), jnp.zeros((b, c, f))
     gates = both_ways(gates) if size.joined else gates
@@ -206,7 +220,7 @@ def theirs(size: Size, x: np.ndarray) -> Step:
   for stack in stacks:
     width = size.inputs
     for f in size.cells:
-      options = dict(batch_first=True, bidirectional=size.joined, proj_size=size.projection or 0)
+      options = dict(batch_first=True, bidirectional=size.joined, proj_size=min(size.projection or 0, f - 1))
       stack.append(torch.nn.LSTM(width, f, **options))
       width = (size.projection or f) * (2 if size.joined else 1)
   weights = [leaf for stack in stacks for layer in stack for leaf in layer.parameters()]

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.core.types import Array
-from plm_jax.layers.linear import Initializer
+from plm_jax.layers.linear import Initializer, product
 
 
 class Gates(nn.Module):
@@ -32,7 +32,8 @@ class Gates(nn.Module):
 
   def __call__(self, x: Array) -> Array:
     """Compute input, forget, cell, output: [..., inputs] -> [..., c, 4, f]."""
-    return jnp.einsum('...d,dcgf->...cgf', x.astype(self.dtype), self.kernel) + self.bias + self.recurrent_bias
+    gates = product(x.astype(self.dtype), self.kernel.reshape(self.inputs, -1), straight=True)
+    return gates.reshape(*x.shape[:-1], *self.bias.shape) + self.bias + self.recurrent_bias
 
   def of_each(self, x: Array) -> Array:
     """Compute gates of separate inputs [..., c, inputs]: [..., c, 4, f]."""

@@ -41,9 +41,12 @@ def truncated_normal(std: float) -> Initializer:
   return nn.initializers.truncated_normal(std, lower=-2.0, upper=2.0)
 
 
-def product(x: Array, matrix: Array) -> Array:
-  """Multiply [..., i] by [i, o] in their dtype."""
-  on_cpu = x.dtype == jnp.bfloat16 and sharding.device().platform == 'cpu'
+def product(x: Array, matrix: Array, *, straight: bool = False) -> Array:
+  """Multiply [..., i] by [i, o] in their dtype.
+
+  A CPU computes the gradient of the matrix as [i, o] if it is `straight`, else as [o, i], which it then turns.
+  """
+  on_cpu = (straight or x.dtype == jnp.bfloat16) and sharding.device().platform == 'cpu'
   return _summed_in_float32(x, matrix) if on_cpu else x @ matrix
 
 
@@ -95,6 +98,7 @@ class Dense(nn.Module):
   num_inputs: int = 1  # number of trailing axes of x that are contracted
   use_bias: bool = True  # add a bias of shape `features`
   dtype: str = 'float32'  # of the product; parameters stay float32
+  straight: bool = False  # of `product`
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
@@ -109,7 +113,8 @@ class Dense(nn.Module):
     x = sharding.gather_length(x.astype(self.dtype), self.axes[self.num_inputs :], features)
     x = x.reshape(*x.shape[: x.ndim - self.num_inputs], math.prod(inputs))
     # [..., inputs] -> [..., outputs]
-    y = sharding.scatter_length(product(x, matrix), self.axes[: self.num_inputs], inputs)
+    y = product(x, matrix, straight=self.straight)
+    y = sharding.scatter_length(y, self.axes[: self.num_inputs], inputs)
     if (scale := _scale(self, 'kernel')) is not None:
       y = y * scale.astype(self.dtype).reshape(-1)
     # 2. output axes and bias

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from plm_jax.core.types import Array, Remat
@@ -45,7 +46,7 @@ class Lstm(nn.Module):
     out = self.projection or width
     # 1. parameters of both directions
     init, axes = normal(1 / math.sqrt(x.shape[-1])), ('embed', None, None, 'mlp')
-    inputs = Dense((2, 4, width), axes=axes, kernel_init=init, use_bias=False, dtype=dtype, name='input')
+    inputs = Dense((2, 4, width), axes=axes, straight=True, kernel_init=init, use_bias=False, dtype=dtype, name='input')
     init = nn.with_logical_partitioning(normal(1 / math.sqrt(out)), (None, None, None, 'mlp'))
     recurrent = self.param('recurrent', init, (2, out, 4, width), jnp.float32).astype(dtype)
     bias = self.param('bias', nn.with_logical_partitioning(forget_one, (None, None, 'mlp')), (2, 4, width), jnp.float32)
@@ -125,7 +126,7 @@ class DroppedLstm(nn.Module):
       return self.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
 
     axes = ('embed', None, 'mlp')
-    inputs = Dense((4, width), axes=axes, kernel_init=init, use_bias=False, dtype=dtype, name='input')
+    inputs = Dense((4, width), axes=axes, straight=True, kernel_init=init, use_bias=False, dtype=dtype, name='input')
     bias = (param('bias', (4, width)) + param('recurrent_bias', (4, width))).astype(dtype)
     recurrent = param('recurrent', (width, 4, width))
     recurrent = Dropout(self.weight_dropout)(recurrent, train=train, rows=False).astype(dtype)
@@ -174,6 +175,7 @@ def apart(layers: Array) -> tuple[Array, Array]:
   return forward, backward
 
 
+@jax.custom_vjp
 def both_ways(x: Array) -> Array:
   """Reverse the second direction along the row.
 
@@ -181,6 +183,10 @@ def both_ways(x: Array) -> Array:
   """
   # forward a b c, backward x y z   ->   forward a b c, backward z y x
   return jnp.stack([x[:, :, 0], x[:, ::-1, 1]], axis=2)
+
+
+# the gradient is turned in the same way, in one pass
+both_ways.defvjp(lambda x: (both_ways(x), None), lambda _, gradient: (both_ways(gradient),))
 
 
 class StackedLstm(nn.Module):

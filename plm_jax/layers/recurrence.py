@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core import sharding
 from plm_jax.core.errors import one_of
 from plm_jax.core.types import Array, Remat
 
@@ -51,15 +52,8 @@ def recur(
     The state after the last token, and h after each: [b, l, c, p].
   """
   zeros = tuple(jnp.zeros(part.shape[1:], part.dtype) for part in state)
-  # 1. move the rows b to the last axis
-  rows_last = lambda x: jnp.moveaxis(x, 0, -1)  # noqa: E731
-  fresh, passed = jax.tree.map(rows_last, (fresh, passed))
-  first = jax.tree.map(lambda part: part[..., None], begin or zeros)
-  moving = Moving(gates=rows_last(gates), projected=None, state=jax.tree.map(rows_last, state), first=first)
-  # 2. read the tokens
-  last, states = _read(Clips(cell_clip, projection_clip), fresh, passed, Weights(recurrent, projection), moving)
-  # 3. move the rows back to the first axis
-  return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), (last, states))
+  moving = Moving(gates, state, begin or (zeros[0], zeros[1]))
+  return _read(Clips(cell_clip, projection_clip), fresh, passed, Weights(recurrent, projection), moving)
 
 
 def recur_over(
@@ -139,9 +133,9 @@ def recur_over(
   return last, states.reshape(states.shape[0], count * size, *states.shape[3:])[:, :length]
 
 
-# The recurrence with rows along the last axis. Each product reads the weights on its left in memory order, which is up
-# to twice as fast on a CPU. The gradient of the weights is not added up token by token. The scan collects the
-# gradients of the gates, and one product computes the gradient of the weights from them.
+# Inside the loop arrays are [c, b, ...]. The weights are the left side of each product, which is up to twice as fast on
+# a CPU. Their gradient is not added up token by token: the backward loop writes the gradients of all products, and one
+# product computes the gradient of the weights from them. Arrays for it are [c, l, b, ...], so it needs no transpose.
 
 
 class Clips(NamedTuple):
@@ -159,120 +153,137 @@ class Weights(NamedTuple):
 
 
 class Moving(NamedTuple):
-  """Inputs that the scan differentiates, with the rows b last."""
+  """Inputs other than weights and masks."""
 
-  gates: Array  # [l, c, 4, f, b]
-  projected: Array | None  # zeros [l, c, p, b], added to the projected states so that these have a gradient; or None
-  state: State  # h [c, p, b] and c f32[c, f, b], before the first token
-  first: State  # h [c, p, 1] and c f32[c, f, 1], before a fresh token
+  gates: Array  # [b, l, c, 4, f]
+  state: State  # h [b, c, p] and c f32[b, c, f], before the first token
+  first: State  # h [c, p] and c f32[c, f], before a fresh token
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _read(clips: Clips, fresh: Array, passed: Array | None, weights: Weights, moving: Moving) -> tuple[State, Array]:
-  """Compute the last state, and h [l, c, p, b] by token."""
-  return _scan(clips, fresh, passed, weights, moving)[0]
+  """Compute the last state, and h [b, l, c, p] by token."""
+  return _forward(clips, fresh, passed, weights, moving, keep=False)[0]
 
 
-def _read_forward(
-  clips: Clips, fresh: Array, passed: Array | None, weights: Weights, moving: Moving
+def _forward(
+  clips: Clips, fresh: Array, passed: Array | None, weights: Weights, moving: Moving, *, keep: bool = True
 ) -> tuple[tuple[State, Array], Any]:
   """Compute `_read`, and the values that its gradient needs."""
-  p = weights.projection
-  length, c, _, _, b = moving.gates.shape
-  if p is not None:
-    moving = moving._replace(projected=jnp.zeros((length, c, p.shape[-1], b), p.dtype))
-  out, backward, factors = jax.vjp(partial(_scan, clips, fresh, passed, weights), moving, has_aux=True)
-  return out, (backward, factors)
+  b, length, c, _, f = moving.gates.shape
+  up, down = _turned(weights.recurrent.reshape(c, -1, 4 * f)), None
+  if weights.projection is not None:
+    down = _turned(weights.projection)
 
-
-def _read_backward(clips: Clips, saved: Any, gradient: tuple[State, Array]) -> tuple[None, None, Weights, Moving]:
-  """Compute gradients of the weights and of the moving inputs."""
-  backward, (before, unprojected) = saved
-  (moving,) = backward(gradient)
-  # U and P: sums over tokens l and rows b of (input of the product) x (gradient of its output)
-  recurrent = jnp.einsum('lcpb,lcgfb->cpgf', before, moving.gates)
-  projection = None
-  if moving.projected is not None:
-    projection = jnp.einsum('lcfb,lcpb->cfp', unprojected, moving.projected)
-  return None, None, Weights(recurrent, projection), moving._replace(projected=None)
-
-
-_read.defvjp(_read_forward, _read_backward)
-
-
-def _scan(
-  clips: Clips, fresh: Array, passed: Array | None, weights: Weights, moving: Moving
-) -> tuple[tuple[State, Array], tuple[Array, Array | None]]:
-  """Run the recurrence; the weights are constants for its gradient.
-
-  Args:
-    clips: of cells and projected states.
-    fresh: bool[l, c, b], tokens before which the state is `moving.first`.
-    passed: bool[l, c, b], tokens that leave the state unchanged, or None.
-    weights: U and P.
-    moving: gates and states.
-
-  Returns:
-    (the state after the last token, h after each), and the inputs of the products with weights: h before each token
-    [l, c, p, b], and o tanh(c') [l, c, f, b] or None.
-  """
-  c, p, _, f = weights.recurrent.shape
-  up = both_forms(weights.recurrent.reshape(c, p, 4 * f))
-  down = None if weights.projection is None else both_forms(weights.projection)
-  # the backward pass computes the cell again from W x + U h + b and c, which are fewer numbers than its sigmoids
-  cell_again = jax.checkpoint(partial(cell, clip=clips.cell, axis=1), prevent_cse=False)
-
-  def step(state: State, token: Any) -> tuple[State, Any]:
-    gates, projected, fresh, passed = token
+  def step(t: Array, loop: Any) -> Any:
+    state, states, kept = loop
     # 1. reset the state before a fresh token
-    before, c_before = (jnp.where(fresh[:, None], new, old) for new, old in zip(moving.first, state, strict=True))
-    # 2. the cell: [c, 4 f, p] x [c, p, b] -> [c, 4, f, b]
-    out, cells = cell_again(gates + _times(*up, before).reshape(gates.shape), c_before)
-    # 3. the projection: [c, p, f] x [c, f, b] -> [c, p, b]
-    unprojected = None
+    h, cells = before = _where(_swap(_at(fresh, t)), first, state)
+    # 2. the cell
+    gates = _swap(_at(moving.gates, t)).reshape(c, b, 4 * f) + _times(up, h)
+    out, cells = cell(gates, cells, clip=clips.cell)
+    # 3. the projection
     if down is not None:
-      unprojected, out = out, _times(*down, out)
-      out = out if projected is None else out + projected
+      out = _times(down, out)
       out = out if clips.projection is None else jnp.clip(out, -clips.projection, clips.projection)
     # 4. tokens that leave the state unchanged
+    after = (out, cells) if passed is None else _where(_swap(_at(passed, t)), state, (out, cells))
+    return after, _put(t, states, after[0]), _put(t, kept, (*before, gates) if keep else ())
+
+  state: State = _swap(moving.state)
+  first = jax.tree.map(lambda x: x[:, None], moving.first)
+  empty = lambda like, width: jnp.zeros((c, length, b, width), like.dtype)  # noqa: E731
+  states = empty(state[0], state[0].shape[-1])
+  kept = (states, empty(state[1], f), empty(moving.gates, 4 * f)) if keep else ()
+  state, states, kept = jax.lax.fori_loop(0, length, step, (state, states, kept))
+  # [c, l, b, p] -> [b, l, c, p]
+  return (_swap(state), states.swapaxes(0, 2)), (fresh, passed, weights, moving.first, states, kept)
+
+
+def _backward(clips: Clips, saved: Any, gradient: tuple[State, Array]) -> tuple[None, None, Weights, Moving]:
+  """Compute gradients of the weights and of the moving inputs."""
+  fresh, passed, weights, first, states, kept = saved
+  c, length, b, _ = states.shape
+  f, zeros = kept[1].shape[-1], jax.tree.map(jnp.zeros_like, first)
+  recurrent, zero = weights.recurrent.reshape(c, -1, 4 * f), jax.tree.map(lambda x: x[:, None], zeros)
+
+  # the steps of the forward pass from the last to the first
+  def step(index: Array, loop: Any) -> Any:
+    t, (after, d_first, factors) = length - 1 - index, loop
+    gates, c_before = _at(factors[0], t), _at(kept[1], t)
+    after = (after[0] + _swap(_at(gradient[1], t)), after[1])
+    # 4. tokens that leave the state unchanged
+    d_out, d_cells = after if passed is None else _where(_swap(_at(passed, t)), zero, after)
+    # 3. the projection
+    (out, _), of_cell = jax.vjp(partial(cell, clip=clips.cell), gates, c_before)
+    inputs: tuple[Array, ...] = ()
+    if weights.projection is not None:
+      if clips.projection is not None:
+        d_out = jnp.where(jnp.abs(_at(factors[1], t)) < clips.projection, d_out, 0)
+      inputs, d_out = (d_out, out), _times(weights.projection, d_out)
+    # 2. the cell
+    d_gates, d_cells = of_cell((d_out, d_cells))
+    before = _times(recurrent, d_gates), d_cells
+    # 1. a fresh token has its state from `first`
+    state = _where(_swap(_at(fresh, t)), zero, before)
+    d_first = jax.tree.map(lambda total, all, rest: total + (all - rest).sum(1), d_first, before, state)
     if passed is not None:
-      new = zip(state, (out, cells), strict=True)
-      out, cells = (jnp.where(passed[:, None], old, each) for old, each in new)
-    return (out, cells), (out, before, unprojected)
+      state = jax.tree.map(jnp.add, state, _where(_swap(_at(passed, t)), after, zero))
+    return state, d_first, _put(t, factors, (d_gates, *inputs))
 
-  last, (states, *factors) = jax.lax.scan(step, moving.state, (moving.gates, moving.projected, fresh, passed))
-  return (last, states), (factors[0], factors[1])
-
-
-def both_forms(weights: Array) -> tuple[Array, Array]:
-  """Return weights [c, p, q] transposed and unchanged.
-
-  They are transposed before the loop, because XLA would do it at each token.
-  """
-  return weights.swapaxes(1, 2), weights
-
-
-@jax.custom_vjp
-def _times(turned: Array, weights: Array, x: Array) -> Array:
-  """Multiply weights and states without a gradient of the weights.
-
-  [c, q, p] (and the same transposed, [c, p, q]) times [c, p, b] -> [c, q, b].
-  """
-  return jnp.einsum('cqp,cpb->cqb', turned, x)
+  # each token's gradient of the gates, and of what is projected, takes the place of the value that it needs
+  factors: Any = (kept[2],)
+  if weights.projection is not None:
+    factors = (kept[2], states, jnp.zeros((c, length, b, f), states.dtype))
+  state, d_first, factors = jax.lax.fori_loop(0, length, step, (_swap(gradient[0]), zeros, factors))
+  # U and P: sums over tokens l and rows b of (input of the product) x (gradient of its output)
+  d_gates, *inputs = factors
+  d_recurrent = jnp.einsum('clbp,clbq->cpq', kept[0], d_gates).reshape(weights.recurrent.shape)
+  d_projection = jnp.einsum('clbp,clbf->cfp', *inputs) if inputs else None
+  d_gates = d_gates.swapaxes(0, 2).reshape(b, length, c, 4, f)
+  return None, None, Weights(d_recurrent, d_projection), Moving(d_gates, _swap(state), d_first)
 
 
-def _times_forward(turned: Array, weights: Array, x: Array) -> tuple[Array, Array]:
-  return _times(turned, weights, x), weights
+_read.defvjp(_forward, _backward)
 
 
-def _times_backward(weights: Array, gradient: Array) -> tuple[None, None, Array]:
-  return None, None, jnp.einsum('cpq,cqb->cpb', weights, gradient)
+def _at(x: Array, t: Array) -> Array:
+  """Read the token t: [c, l, b, ...] -> [c, b, ...]."""
+  return jax.lax.dynamic_index_in_dim(x, t, 1, keepdims=False)
 
 
-_times.defvjp(_times_forward, _times_backward)
+def _put(t: Array, x: Any, token: Any) -> Any:
+  """Write the token t: [c, l, b, ...] and [c, b, ...] -> [c, l, b, ...]."""
+  return jax.tree.map(lambda x, token: jax.lax.dynamic_update_index_in_dim(x, token, t, 1), x, token)
 
 
-def cell(gates: Array, c: Array, *, clip: float | None = None, axis: int = -2) -> State:
+def _swap(tree: Any) -> Any:
+  """Exchange the first two axes of all arrays."""
+  return jax.tree.map(lambda x: x.swapaxes(0, 1), tree)
+
+
+def _where(mask: Array, new: State, old: State) -> State:
+  """Choose between states [c, b, ...] by bool[c, b]."""
+  h, c = (jnp.where(mask[..., None], *pair) for pair in zip(new, old, strict=True))
+  return h, c
+
+
+def _apart(x: Array) -> Array:
+  """Separate x from the code that reads it on a CPU, where XLA would else merge a transpose into each loop."""
+  return jax.lax.optimization_barrier(x) if sharding.device().platform == 'cpu' else x
+
+
+def _turned(weights: Array) -> Array:
+  """Transpose [c, p, q] -> [c, q, p] before the loop, because XLA would do it at each token."""
+  return _apart(weights.swapaxes(1, 2))
+
+
+def _times(weights: Array, x: Array) -> Array:
+  """Multiply [c, q, p] and [c, b, p] -> [c, b, q]."""
+  return _apart(_apart(jnp.einsum('cqp,cbp->cqb', weights, x)).swapaxes(1, 2))
+
+
+def cell(gates: Array, c: Array, *, clip: float | None = None) -> State:
   """Compute one step of the cell.
 
   h' = o tanh(c') and c' = f c + i g.
@@ -281,13 +292,14 @@ def cell(gates: Array, c: Array, *, clip: float | None = None, axis: int = -2) -
     gates: [..., 4, f], W x + U h + b: input, forget, cell, output.
     c: f32[..., f].
     clip: largest absolute value of the new cell.
-    axis: of the gates.
 
   Returns:
     h' [..., f] in the dtype of the gates, and c' f32[..., f].
   """
-  # [..., 4, f] -> four of [..., f]
-  i, f, g, o = jnp.moveaxis(gates.astype(jnp.float32), axis, 0)
-  c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+  # [..., 4, f] -> four of [..., f]; sigmoid(x) = (tanh(x / 2) + 1) / 2, so that one tanh serves all gates
+  half = jnp.repeat(jnp.array([0.5, 0.5, 1, 0.5]), c.shape[-1])
+  i, f, g, o = jnp.split(jnp.tanh(half * gates.reshape(*c.shape[:-1], -1).astype(jnp.float32)), 4, axis=-1)
+  i, f, o = (0.5 * gate + 0.5 for gate in (i, f, o))
+  c = f * c + i * g
   c = c if clip is None else jnp.clip(c, -clip, clip)
-  return (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(gates.dtype), c
+  return (o * jnp.tanh(c)).astype(gates.dtype), c
