@@ -253,7 +253,7 @@ def _at(x: Array, t: Array) -> Array:
 
 
 def _put(t: Array, x: Any, token: Any) -> Any:
-  """Write the token t: [c, l, b, ...] and [c, b, ...] -> [c, l, b, ...]."""
+  """Write the token t, [c, b, ...], into [c, l, b, ...]."""
   return jax.tree.map(lambda x, token: jax.lax.dynamic_update_index_in_dim(x, token, t, 1), x, token)
 
 
@@ -269,12 +269,15 @@ def _where(mask: Array, new: State, old: State) -> State:
 
 
 def _apart(x: Array) -> Array:
-  """Separate x from the code that reads it on a CPU, where XLA would else merge a transpose into each loop."""
+  """Keep CPU loops that read x from transposing it again."""
   return jax.lax.optimization_barrier(x) if sharding.device().platform == 'cpu' else x
 
 
 def _turned(weights: Array) -> Array:
-  """Transpose [c, p, q] -> [c, q, p] before the loop, because XLA would do it at each token."""
+  """Transpose [c, p, q] -> [c, q, p].
+
+  It is called before the loop, because XLA would do it at each token.
+  """
   return _apart(weights.swapaxes(1, 2))
 
 
