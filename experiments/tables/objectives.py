@@ -19,7 +19,9 @@ ROWS = {  # objective: config with its words, family, changes
   'masked LM, sentence order': (
     'bert/base.py', 'bert', dict(objective__where__max_count=None, objective__question='sop')
   ),
-  'masked LM, n-grams by contrast': ('contrastive/infoword.py', 'bert', dict(objective__where__max_count=None)),
+  'masked LM, n-grams by contrast': (
+    'contrastive/infoword.py', 'bert', dict(objective__where__max_count=None, accumulate=1)  # it couples rows
+  ),
   'replaced tokens': ('electra/base.py', 'bert', {}),
   'masked and causal LM': ('gpt_bert/pretrain.py', 'bert', {}),
   'permutation LM': ('xlnet/base.py', 'xlnet', {}),
