@@ -9,8 +9,7 @@ libtpu compiles the training step and the evaluation steps, without a TPU (minut
 `pip install -r requirements/plan.txt`. --state_only counts the state and the hours only, compiles nothing and needs no
 libtpu; cycles and transfers are then those stored in experiments/slices.json, if the config is one of its rows.
 
-Hours are given at 40, 50 and 60 % of the peak, by the cycles that the compiler estimates, and by the bytes sent at the
-published bandwidth of the links. The largest is a lower bound, since some operations have no cycles.
+Hours are those at 40, 50 and 60 % of the peak, by the compiler's cycles and by the bytes over the links, not measured.
 
 No data is read. If the vocabulary does not exist yet, its size is that of the command in the config's header, or
 --vocab_size. A device is what jax counts as one: a chip, or half a chip of TPU7x.

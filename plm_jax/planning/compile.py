@@ -149,9 +149,8 @@ def hours(
   Returns:
     'seconds_per_step' by '40 %', ..., 'cycles' and 'links'; 'hours' the same; 'largest', a key of them.
   """
-  per_row = sizes.training_flops(run_parts.parts.task, run_parts.spec, run_parts.maker.abstract.params)
   rows, step = settings['data']['batch_size'], step or {}
-  per_step = per_row * rows
+  per_step = rows * sizes.training_flops(run_parts.parts.task, run_parts.spec, run_parts.maker.abstract.params)
   # products of float32 have the inputs of bfloat16 on TPUs, as jax's default precision says
   peak = topology.devices * flops.PEAK[topology.chip.kind]
   seconds = {f'{100 * mfu:.0f} %': per_step / (peak * mfu) for mfu in MFU}
@@ -291,14 +290,15 @@ def _text_says(text: str) -> dict[str, Any]:
     for transfer in transfers[:NAMED]
   ]
   operations, silent = hlo.operations(text)
+  open_loops = hlo.open_loops(text)
   return {
     'collectives': table,
     'largest': largest,
     'cycles': hlo.cycles(text),
-    'without_cycles': hlo.without_cycles(text),
+    'without_cycles': hlo.without_cycles(text) | ({'loops of unknown length': open_loops} if open_loops else {}),
     'tflop': operations / 1e12,
     'silent_kernels': silent,
-    'open_loops': hlo.open_loops(text),
+    'open_loops': open_loops,
   }
 
 

@@ -202,9 +202,8 @@ def without_cycles(text: str) -> dict[str, int]:
 
 def _kinds(program: Program, instruction: Instruction) -> set[str]:
   """Collect the kinds of an instruction and of its fused ones."""
-  called = _called(instruction) if instruction.kind == 'fusion' else ()
-  inner = (one for name in called for one in program.computations.get(name, ()))
-  return {instruction.kind}.union(*(_kinds(program, one) for one in inner))
+  inner = (one for name in _called(instruction) for one in program.computations.get(name, ()))
+  return {instruction.kind}.union(*(_kinds(program, one) for one in inner if instruction.kind == 'fusion'))
 
 
 def operations(text: str) -> tuple[float, int]:

@@ -46,7 +46,6 @@ def plan(
   """
   devices = None if state_only else topologies.describe(topology)
   run_parts = compiling.make(settings, vocab, topology, devices)
-  limit = topology.chip.memory
   result: dict[str, Any] = {
     'topology': topology.name,
     'accelerator_type': topologies.accelerator_type(topology),
@@ -58,7 +57,7 @@ def plan(
     'rules': settings['sharding']['rules'],
     'rows_per_device': run_parts.rows,
     'accumulate': settings['accumulate'],
-    'limit_gib': limit,
+    'limit_gib': topology.chip.memory,
     'state': compiling.state(run_parts),
     'header': _estimate(header),
   }
