@@ -220,8 +220,7 @@ def _times(plan: Mapping[str, Any]) -> list[str]:
   lines = [line('step, ms', plan['seconds_per_step'], 1e3)]
   if 'hours' in plan:
     lines.append(line('hours', plan['hours']) + (f' ({plan["epochs"]})' if 'epochs' in plan else ''))
-    costs = line('chip hours', plan['hours'], plan['chips'])
-    lines.append(f'{costs}; price per chip hour: cloud.google.com/tpu/pricing')
+    lines.append(line('chip hours', plan['hours'], plan['chips']) + '; price: cloud.google.com/tpu/pricing')
   if 'cycles' not in plan['seconds_per_step']:
     return [*lines, '            cycles are unknown: the step may take far longer than at 40 % of the peak']
   runs = plan['without_cycles']
