@@ -10,9 +10,10 @@ memory of the training step and the evaluations, and, except for v5p, what a dev
 step. Rows that have them are not compiled again, so the same command resumes; `--count` compiles nothing. A compilation
 of more than 30 minutes or 20 GiB is aborted.
 
-`--check` compiles existing rows again: a peak and cycles may differ by 3 %, the peak of the evaluations and what is
-sent of each kind by 3 % or .05 GiB. It exits with 1 if more differs or rows are left. Checked rows are stored in
-`--out`, so the same command resumes; it starts again at another commit, or with other versions or stored figures.
+`--check` compiles rows again that have all figures: a peak and cycles may differ by 3 %, the peak of the evaluations
+and what is sent of each kind by 3 % or .05 GiB. It exits with 1 if more differs or rows are left. Checked rows are
+stored in `--out`, so the same command resumes; it starts again at another commit, or with other versions or stored
+figures.
 
 `--heads` writes the slices, their largest hours and the cost of a lost chip into the heads of the configs.
 """
@@ -182,7 +183,8 @@ def page(known: Mapping[str, Any]) -> str:
     'the bytes sent at the published bandwidth of the links. The largest, in bold, is what heads name. It is a lower',
     'bound: the runs in the last column have no cycles, and transfers may not overlap. State and hours at 40 % are',
     'counted; the compiler, without a TPU, gives the rest. Nothing was measured. Cycles of v5p are unknown because its',
-    'programs cannot be read, and of other rows because they were not compiled since cycles are stored.',
+    'programs cannot be read, and of other rows because they were not compiled since cycles are stored. Peaks of rows',
+    'without cycles are those of programs that saved more in norms and activations (decision 105), now perhaps lower.',
     f'Made by `python -m benchmarks.slices`{by}.',
     '',
     f'| {" | ".join(heads)} |',
@@ -268,7 +270,7 @@ def check(rows: Sequence[Row], *, minutes: float = math.inf, out: pathlib.Path |
     The number of rows that differ, and of those that are left.
   """
   known, began = read()['rows'], time.monotonic()
-  compiled_rows = [row for row in rows if 'peak_gib' in known.get(row.name, {})]
+  compiled_rows = [row for row in rows if whole(known.get(row.name, {}))]
   checked = _checked(out)
   for row in compiled_rows:
     stored = known[row.name]

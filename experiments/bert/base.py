@@ -3,8 +3,8 @@
 plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/bert/base.py --workdir=runs/bert/base
 
-Hardware: the paper took 4 days on 4 Cloud TPUs (16 chips). Slice: v5e:4x4, 22 hours by cycles. A lost chip costs at
-most 14 minutes.
+Hardware: the paper took 4 days on 4 Cloud TPUs (16 chips). Slice: v5e:4x4, 21 hours by cycles. A lost chip costs at
+most 13 minutes.
 Expect, fine-tuned (dev): MNLI-m 84.4, QNLI 88.4, MRPC 86.7, SST-2 92.7; with `mlm` 83.9, 84.9, 86.5, 92.6 ("No NSP").
 Held-out perplexity of the masked tokens: 3.99 (Table 6, with BooksCorpus).
 

@@ -70,10 +70,10 @@ _summed_in_float32.defvjp(lambda x, matrix: (_summed_in_float32(x, matrix), (x, 
 
 @jax.custom_vjp
 def _biased(y: Array, bias: Array) -> Array:
-  """Add a bias, whose gradient is a product on TPUs.
+  """Add a bias of heads, whose gradient is a product on TPUs.
 
   The compiler counts 7,437 cycles for the sum of bfloat16 [16, 512, 12, 64] as a product with 8 rows of ones, and
-  163,952 as a sum.
+  163,952 as a sum. It joins sums over other axes with the computation of their addends.
   """
   return y + bias.astype(y.dtype)
 
@@ -122,8 +122,8 @@ class Dense(nn.Module):
     if self.use_bias:
       bias_axes = self.axes[self.num_inputs :]
       bias = self.param('bias', nn.with_logical_partitioning(nn.initializers.zeros, bias_axes), features, jnp.float32)
-      on_tpu = y.dtype == jnp.bfloat16 and sharding.device().platform == 'tpu'
-      y = _biased(y, bias) if on_tpu else y + bias.astype(self.dtype)
+      heads_on_tpu = bias.ndim > 1 and y.dtype == jnp.bfloat16 and sharding.device().platform == 'tpu'
+      y = _biased(y, bias) if heads_on_tpu else y + bias.astype(self.dtype)
     return _through_bottleneck(self, y)
 
 

@@ -133,7 +133,7 @@ def test_the_stored_figures_are_counted_again(row):
   assert {key: stored[key] for key in counted} == counted
 
 
-COMPILED = [row for row in slices.ROWS if 'peak_gib' in slices.read()['rows'].get(row.name, {})]
+COMPILED = [row for row in slices.ROWS if slices.whole(slices.read()['rows'].get(row.name, {}))]
 
 
 @pytest.mark.plan
@@ -240,6 +240,13 @@ def test_a_row_that_was_not_compiled_is_tried_again(known, tmp_path, monkeypatch
   assert slices.check(known.rows[:1], out=out) == (1, 0)
   monkeypatch.setattr(slices, 'planned', lambda row, *, count: said())
   assert slices.check(known.rows[:1], out=out) == (0, 0)
+
+
+def test_rows_without_cycles_are_of_earlier_programs_and_are_not_checked(known):
+  earlier = {key: figure for key, figure in STORED.items() if 'cycles' not in key}
+  known.file.write_text(json.dumps({'rows': {row.name: earlier for row in known.rows}}))
+  assert slices.check(known.rows) == (0, 0)
+  assert known.calls == []
 
 
 def test_what_is_sent_of_each_kind_is_compared():
