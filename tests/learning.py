@@ -103,7 +103,9 @@ def _passages(number: int, *, held_out: bool, length: int) -> tuple[np.ndarray, 
 
 def entropy(example: Example) -> float:
   """Nats a target that the best constant guess would cost on these very targets."""
-  ids, weights = (np.asarray(example.targets[name]) for name in ('ids', 'weights'))
+  targets = example.targets
+  weights = targets['weights'] if 'weights' in targets else targets['masked'] + targets['causal']  # of gpt_bert
+  ids, weights = np.asarray(targets['ids']), np.asarray(weights)
   shares = np.bincount(ids[weights > 0]) / (weights > 0).sum()
   shares = shares[shares > 0]
   return float(-(shares * np.log(shares)).sum())

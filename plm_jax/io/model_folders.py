@@ -19,6 +19,8 @@ def read(file: Path) -> Any:
   """Read a JSON file; {} if missing, WeightsError if damaged."""
   try:
     return checksums.read_json(file, default={})
+  except NotADirectoryError:
+    return {}
   except (OSError, ValueError, RecursionError) as error:
     raise WeightsError(f'{file} cannot be read: {error}; fetch it again') from error
 

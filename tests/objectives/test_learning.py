@@ -194,4 +194,4 @@ def test_every_objective_has_a_run():
     'hierarchical_softmax',
     'ranking',
   }
-  assert here == set(signatures.names('objectives'))
+  assert here == set(signatures.names('objectives')) - {'minimal_pairs'}  # which only evaluates
