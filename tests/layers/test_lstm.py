@@ -1,5 +1,7 @@
 """Layers of LSTM that read both ways against torch.nn.LSTM on the same weights."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,6 +97,14 @@ def test_gradients_equal_torch():
       np.testing.assert_allclose(kernel, grad('weight_ih'), atol=1e-4)
       np.testing.assert_allclose(recurrent, grad('weight_hh'), atol=1e-4)
       np.testing.assert_allclose(np.asarray(own['bias'])[direction].reshape(-1), grad('bias_ih'), atol=1e-4)
+
+
+def test_a_loop_of_the_cpu_has_one_tanh():
+  """XLA does not vectorise elementwise loops with several of exp and tanh: each takes ten times as long."""
+  loss = lambda params: STACK.apply({'params': params}, X, SEGMENTS, train=False).sum()  # noqa: E731
+  text = jax.jit(jax.grad(loss)).lower(PARAMS).compile().as_text()
+  counts = [len(re.findall(r' (?:tanh|exponential|logistic)\(', part)) for part in text.split('\n\n')]
+  assert max(counts) == 1
 
 
 ROWS, TOKENS, CELLS, STATES = 3, 5, 4, 3
