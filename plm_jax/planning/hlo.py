@@ -197,7 +197,7 @@ def without_cycles(text: str) -> dict[str, int]:
         labels = [f'{kind}s' for kind in ('gather', 'scatter', 'sort') if kind in kinds]
         labels += ['kernels'] * (_KERNEL in instruction.rest) + ['transfers'] * (_kind(instruction) is not None)
         found.update(dict.fromkeys(labels, counts[name]))
-  return dict(found)
+  return {label: found[label] for label in ('kernels', 'transfers', 'gathers', 'scatters', 'sorts') if found[label]}
 
 
 def _kinds(program: Program, instruction: Instruction) -> set[str]:

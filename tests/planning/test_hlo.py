@@ -102,7 +102,7 @@ ENTRY %main (x: f32[8]) -> f32[8] {
 
 def test_what_has_no_cycles_is_counted():
   assert hlo.cycles(SILENT) == 7
-  assert hlo.without_cycles(SILENT) == {'gathers': 3, 'kernels': 3, 'transfers': 3, 'sorts': 1}
+  assert list(hlo.without_cycles(SILENT).items()) == [('kernels', 3), ('transfers', 3), ('gathers', 3), ('sorts', 1)]
 
 
 def test_a_counter_that_moves_by_two_has_half_the_rounds():
