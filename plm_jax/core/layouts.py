@@ -162,6 +162,11 @@ def device() -> Any:
   return mesh.devices.flat[0]
 
 
+def one_cpu() -> bool:
+  """Check that this code runs on a CPU alone, whatever it may reshape."""
+  return device().platform == 'cpu' and shared_mesh(CURRENT.get()) is None
+
+
 def local_device() -> Any:
   """Return the first device of this process."""
   return jax.local_devices()[0]

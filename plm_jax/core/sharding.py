@@ -16,6 +16,7 @@ from plm_jax.core.layouts import batch_sharding as batch_sharding
 from plm_jax.core.layouts import constrain as constrain
 from plm_jax.core.layouts import device as device
 from plm_jax.core.layouts import gather_length as gather_length
+from plm_jax.core.layouts import one_cpu as one_cpu
 from plm_jax.core.layouts import rows_of_table as rows_of_table
 from plm_jax.core.layouts import scatter_length as scatter_length
 from plm_jax.core.layouts import shardings as shardings

@@ -28,10 +28,11 @@ def own_bits(rng: Array, shape: tuple[int, ...], dtype: Any, *, rows: bool = Tru
     rows: the first axis counts rows of the batch. False: all devices sample the same bits.
   """
   parts, part = sharding.apart() if rows else (1, 0)
+  direct = math.prod(shape) < 2**32 and jax.random.key_impl(rng) == 'threefry2x32'
+  if direct and (len(shape) > 1 if parts > 1 else sharding.one_cpu()):
+    return _sample_part(rng, parts, part, shape, dtype)
   if parts == 1:
     return jax.random.bits(rng, shape, dtype)
-  if len(shape) > 1 and math.prod(shape) < 2**32 and jax.random.key_impl(rng) == 'threefry2x32':
-    return _sample_part(rng, parts, part, shape, dtype)
   every = jax.random.bits(rng, (parts * shape[0], *shape[1:]), dtype)
   return jax.lax.dynamic_slice_in_dim(every, part * shape[0], shape[0])
 
@@ -78,8 +79,26 @@ def _sample_part(rng: Array, parts: int, part: Array | int, shape: tuple[int, ..
   high = first_high + (low < first_low).astype(jnp.uint32)  # the carry
   # 2. hash n
   key_high, key_low = jax.random.key_data(rng)
+  if sharding.one_cpu():
+    return _hash(key_high, key_low, high, low).astype(dtype)
   words = threefry2x32_p.bind(*jnp.broadcast_arrays(key_high, key_low, high, low))
   return (words[0] ^ words[1]).astype(dtype)
+
+
+@jax.jit
+def _hash(key_high: Array, key_low: Array, high: Array, low: Array) -> Array:
+  """Compute threefry2x32 in one loop over the elements (Salmon et al. 2011).
+
+  JAX's primitive stores both words after every fourth round on a CPU, which takes 5 times as long and to compile.
+  """
+  keys = key_high, key_low, key_high ^ key_low ^ jnp.uint32(0x1BD11BDA)
+  high, low = high + keys[0], low + keys[1]
+  for index in range(5):
+    for by in ((13, 15, 26, 6), (17, 29, 16, 24))[index % 2]:
+      high = high + low
+      low = high ^ ((low << by) | (low >> (32 - by)))
+    high, low = high + keys[(index + 1) % 3], low + keys[(index + 2) % 3] + jnp.uint32(index + 1)
+  return high ^ low
 
 
 def cut_of(rate: float) -> int:

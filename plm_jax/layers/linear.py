@@ -46,8 +46,13 @@ def product(x: Array, matrix: Array, *, straight: bool = False) -> Array:
 
   A CPU computes the gradient of the matrix as [i, o] if it is `straight`, else as [o, i], which it then turns.
   """
-  on_cpu = (straight or x.dtype == jnp.bfloat16) and sharding.device().platform == 'cpu'
-  return _summed_in_float32(x, matrix) if on_cpu else x @ matrix
+  if (straight or x.dtype == jnp.bfloat16) and sharding.device().platform == 'cpu':
+    return _summed_in_float32(x, matrix)
+  if not sharding.one_cpu():
+    return x @ matrix
+  # the gradient of the matrix sums over all rows as one axis: over two, XLA transposes what it reads, which takes as
+  # long as the product (docs/benchmarks/finetune.md)
+  return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:-1], matrix.shape[-1])
 
 
 @jax.custom_vjp

@@ -61,8 +61,8 @@ _SHORT = ('relu', 'leaky_relu', 'tanh', 'sigmoid', 'linear')
 
 
 def _activated(name: str, x: Array) -> Array:
-  """Apply an activation; the backward pass on a TPU computes it again."""
-  return (ACTIVATIONS[name] if name in _SHORT else recomputed(ACTIVATIONS[name]))(x)
+  """Apply an activation; the backward pass on a TPU or one CPU computes it again."""
+  return (ACTIVATIONS[name] if name in _SHORT else recomputed(ACTIVATIONS[name], cpu=True))(x)
 
 
 class Mlp(nn.Module):

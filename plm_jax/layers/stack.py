@@ -15,14 +15,14 @@ POLICIES = {
 }
 
 
-def recomputed(function: Callable[..., Array]) -> Callable[..., Array]:
-  """Save only the inputs of a function for gradients on TPUs.
+def recomputed(function: Callable[..., Array], *, cpu: bool = False) -> Callable[..., Array]:
+  """Save only the inputs of a function for gradients on TPUs, and on one `cpu`.
 
   Norms and activations are short computations with many intermediate arrays. The scan over layers would write and read
-  all of them: 8 arrays for `gelu_tanh`, 2 of them float32 for a norm. A CPU computes as before.
+  all of them: 8 arrays for `gelu_tanh`, 2 of them float32 for a norm.
   """
-  on_tpu = sharding.device().platform == 'tpu'
-  return jax.checkpoint(function, prevent_cse=False) if on_tpu else function
+  again = sharding.device().platform == 'tpu' or (cpu and sharding.one_cpu())
+  return jax.checkpoint(function, prevent_cse=False) if again else function
 
 
 def stack(

@@ -9,7 +9,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 
 from plm_jax.core import sharding
-from plm_jax.layers.dropout import Dropout, _sample_part, drop
+from plm_jax.layers.dropout import Dropout, _sample_part, drop, own_bits
 from tests import tiny
 
 
@@ -88,6 +88,14 @@ def test_bits_beyond_the_first_32_bits_of_the_count():
   hashed = threefry_2x32(jax.random.key_data(key), jnp.asarray(halves))
   expected = (hashed[:size] ^ hashed[size:]).reshape(shape)
   assert tiny.same(_sample_part(key, parts, jnp.int32(place), shape, jnp.uint32), expected)
+
+
+@pytest.mark.parametrize('shape', [(), (7,), (4, 6), (2, 3, 4, 5)])
+@pytest.mark.parametrize('dtype', [jnp.uint8, jnp.uint16, jnp.uint32])
+def test_one_cpu_hashes_the_bits_of_jax_in_one_loop(shape, dtype):
+  sample = jax.jit(lambda key: own_bits(key, shape, dtype))
+  assert tiny.same(sample(jax.random.key(9)), jax.random.bits(jax.random.key(9), shape, dtype))
+  assert ' while(' not in sample.lower(jax.random.key(9)).compile().as_text()
 
 
 def test_gradient_passes_where_a_value_passes():

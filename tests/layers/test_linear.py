@@ -1,6 +1,7 @@
 """Dense layers and tables against matrix products; initial values against TensorFlow's definition."""
 
 import math
+import re
 import types
 
 import flax.linen as nn
@@ -31,6 +32,21 @@ def test_normal_has_its_deviation_and_no_cut():
   draws = np.asarray(normal(0.02)(jax.random.key(0), (1000, 1000)))
   assert draws.std() == pytest.approx(0.02, rel=2e-3)
   assert np.abs(draws).max() > 0.08
+
+
+def test_the_gradient_of_a_matrix_sums_over_all_rows_as_one_axis():
+  """Two axes would be transposed in memory first, which takes as long as the product."""
+  key = jax.random.key(0)
+  x, g, matrix = (jax.random.normal(key, shape) for shape in ((2, 3, 5, 8), (2, 3, 5, 12), (8, 12)))
+
+  def gradients(x, matrix):
+    return jax.vjp(product, x, matrix)[1](g)
+
+  of_x, of_matrix = gradients(x, matrix)
+  np.testing.assert_allclose(of_x, g @ matrix.T, rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(of_matrix, np.einsum('abci,abco->io', x, g), rtol=1e-5, atol=1e-5)
+  dots = re.findall(r'dimension_numbers=\(\(\[([^]]*)\], \[([^]]*)\]\)', str(jax.make_jaxpr(gradients)(x, matrix)))
+  assert dots and all(',' not in axes for pair in dots for axes in pair)
 
 
 @pytest.mark.parametrize(

@@ -128,3 +128,13 @@ def test_prediction_head_is_linear_activation_linear(activation):
 
 def test_the_type_of_activations_lists_them():
   assert get_args(Activation) == tuple(ACTIVATIONS)
+
+
+@pytest.mark.parametrize('block', [Mlp, GatedMlp])
+def test_a_gradient_on_a_cpu_stores_only_what_an_activation_reads(block):
+  x, init = jnp.ones((4, 8)), normal(0.02)
+  mlp = block(64, 'gelu_tanh', init, init)
+  params = mlp.init(jax.random.key(0), x)
+  _, backward = jax.vjp(lambda params: mlp.apply(params, x), params)
+  wide = [leaf for leaf in jax.tree.leaves(backward) if leaf.shape == (4, 64)]
+  assert len(wide) == (2 if block is Mlp else 4)  # of each product and the activation, what reads or makes it
