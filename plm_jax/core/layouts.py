@@ -163,7 +163,7 @@ def device() -> Any:
 
 
 def one_cpu() -> bool:
-  """Check that this code runs on a CPU alone, whatever it may reshape."""
+  """Check for a single CPU, where any reshape is free."""
   return device().platform == 'cpu' and shared_mesh(CURRENT.get()) is None
 
 

@@ -61,7 +61,7 @@ _SHORT = ('relu', 'leaky_relu', 'tanh', 'sigmoid', 'linear')
 
 
 def _activated(name: str, x: Array) -> Array:
-  """Apply an activation; the backward pass on a TPU or one CPU computes it again."""
+  """Apply an activation, which backward passes compute again (`recomputed`)."""
   return (ACTIVATIONS[name] if name in _SHORT else recomputed(ACTIVATIONS[name], cpu=True))(x)
 
 

@@ -16,7 +16,7 @@ POLICIES = {
 
 
 def recomputed(function: Callable[..., Array], *, cpu: bool = False) -> Callable[..., Array]:
-  """Save only the inputs of a function for gradients on TPUs, and on one `cpu`.
+  """Save only a function's inputs for gradients on TPUs and one `cpu`.
 
   Norms and activations are short computations with many intermediate arrays. The scan over layers would write and read
   all of them: 8 arrays for `gelu_tanh`, 2 of them float32 for a norm.
