@@ -174,7 +174,10 @@ def ours(task: Task, source: Source, *, random: str, own: Mapping[str, Any]) -> 
   layout = sharding.make_layout(sharding.make_mesh({'data': -1}), 'data')
   key = jax.random.key(0)
   state, _ = steps.init_state(task, tx, spec, key, layout=layout)
-  trunk = {**state.params['trunk'], **jax.device_put(dict(own))}
+  # placed as the state is, since other places would be another program
+  fresh = state.params['trunk']
+  places = jax.tree.map(lambda leaf: leaf.sharding, fresh)
+  trunk = {name: jax.device_put(own.get(name, leaf), places[name]) for name, leaf in fresh.items()}
   state = dataclasses.replace(state, params={**state.params, 'trunk': trunk})
   compiled = jax.jit(functools.partial(steps.train_step, task=task, tx=tx, random=random), donate_argnums=0)
   box = [state]
