@@ -115,12 +115,17 @@ def planned(capsys, *flags: str, config: str = 'bert/base.py') -> str:
 def test_without_a_compiler_cycles_are_the_stored_ones(monkeypatch, capsys):
   for name in ('JAX_PLATFORMS', 'XLA_FLAGS'):  # as the tests have them, put back afterwards
     monkeypatch.setenv(name, os.environ.get(name, ''))
+  stored = json.loads((conftest.ROOT / 'experiments' / 'slices.json').read_text())['rows']['bert/base.py on v5e:4x4']
   out = planned(capsys)
-  assert re.search(r"step, ms +61\.1 at 40 %.*; 78\.4 by the compiler's cycles, 3\.\d by the bytes over the links", out)
-  assert re.search(r"hours .*; 21\.8 by the compiler's cycles, 1\.0 by", out)
-  assert re.search(r'the largest, by the compiler.*24 kernels, 41 transfers, 15 gathers', out)
+  seconds, hours = stored['cycles'] / 1.5e9, stored['hours_by']['cycles']
+  assert hours == round(seconds * 1e6 / 3600, 1)  # of a million steps
+  cycles = "by the compiler's cycles"
+  assert re.search(rf'step, ms +61\.1 at 40 %.*; {1e3 * seconds:.1f} {cycles}, 3\.\d by the bytes over the links', out)
+  assert re.search(rf'hours .*; {hours} {cycles}, 1\.0 by', out)
+  silent = ', '.join(f'{count} {name}' for name, count in stored['without_cycles'].items())
+  assert f'the largest, {cycles}: to it add runs without cycles ({silent})' in out and 'kernels' in silent
   assert re.search(r'cycles stored in experiments/slices\.json, libtpu .*, not measured', out)
-  assert 'at most 13.1 minutes' in out  # a lost chip: 10,000 steps by cycles
+  assert f'at most {1e4 * seconds / 60:.1f} minutes' in out  # a lost chip: 10,000 steps by cycles
   for changed in ('--config.execution.remat=full', '--slices=2'):  # another program
     assert 'cycles are unknown' in planned(capsys, changed)
   assert re.search(r'hours .*\(10 epochs of 770,000,000 tokens\)', planned(capsys, config='elmo/pretrain.py'))
