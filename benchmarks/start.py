@@ -124,7 +124,7 @@ CASES = {
   'import': Case('import plm_jax', (0.1, 0.1), (), _IMPORT),
   'help': Case('plm-jax --help', (0.3, 0.3), ('--help',), _CHILD.replace('logs.start = started', '') + _COMMAND),
   'train_help': Case('plm-jax train --help', (0.3, 0.3), ('train', '--help')),
-  'quickstart': Case('quickstart, to its first step', (60, 30), ('quickstart', '--workdir=FOLDER')),
+  'quickstart': Case('quickstart, to its first step', (60, 20), ('quickstart', '--workdir=FOLDER')),
   'classify': Case(
     'finetune/classify.py, MiniLM', (20, 10),
     ('train', *_CLASSIFY, '--config.model.from=RELEASED/minilm', '--workdir=FOLDER'),
