@@ -207,10 +207,10 @@ def _backward(clips: Clips, saved: Any, gradient: tuple[State, Array]) -> tuple[
   f, zeros = kept[1].shape[-1], jax.tree.map(jnp.zeros_like, first)
   recurrent, zero = weights.recurrent.reshape(c, -1, 4 * f), jax.tree.map(lambda x: x[:, None], zeros)
 
-  # the steps of the forward pass from the last to the first
+  # the steps of the forward pass from the last to the first; `loop` has gradients alone
   def step(index: Array, loop: Any) -> Any:
     t, (after, d_first, factors) = length - 1 - index, loop
-    gates, c_before = _at(factors[0], t), _at(kept[1], t)
+    _, c_before, gates = (_at(x, t) for x in kept)
     after = (after[0] + _swap(_at(gradient[1], t)), after[1])
     # 4. tokens that leave the state unchanged
     d_out, d_cells = after if passed is None else _where(_swap(_at(passed, t)), zero, after)
@@ -219,8 +219,8 @@ def _backward(clips: Clips, saved: Any, gradient: tuple[State, Array]) -> tuple[
     inputs: tuple[Array, ...] = ()
     if weights.projection is not None:
       if clips.projection is not None:
-        d_out = jnp.where(jnp.abs(_at(factors[1], t)) < clips.projection, d_out, 0)
-      inputs, d_out = (d_out, out), _times(weights.projection, d_out)
+        d_out = jnp.where(jnp.abs(_at(states, t)) < clips.projection, d_out, 0)
+      inputs, d_out = (out, d_out), _times(weights.projection, d_out)
     # 2. the cell
     d_gates, d_cells = of_cell((d_out, d_cells))
     before = _times(recurrent, d_gates), d_cells
@@ -231,15 +231,14 @@ def _backward(clips: Clips, saved: Any, gradient: tuple[State, Array]) -> tuple[
       state = jax.tree.map(jnp.add, state, _where(_swap(_at(passed, t)), after, zero))
     return state, d_first, _put(t, factors, (d_gates, *inputs))
 
-  # each token's gradient of the gates, and of what is projected, takes the place of the value that it needs
-  factors: Any = (kept[2],)
+  factors: Any = (jnp.zeros_like(kept[2]),)
   if weights.projection is not None:
-    factors = (kept[2], states, jnp.zeros((c, length, b, f), states.dtype))
+    factors = (*factors, jnp.zeros((c, length, b, f), states.dtype), jnp.zeros_like(states))
   state, d_first, factors = jax.lax.fori_loop(0, length, step, (_swap(gradient[0]), zeros, factors))
   # U and P: sums over tokens l and rows b of (input of the product) x (gradient of its output)
   d_gates, *inputs = factors
   d_recurrent = jnp.einsum('clbp,clbq->cpq', kept[0], d_gates).reshape(weights.recurrent.shape)
-  d_projection = jnp.einsum('clbp,clbf->cfp', *inputs) if inputs else None
+  d_projection = jnp.einsum('clbf,clbp->cfp', *inputs) if inputs else None
   d_gates = d_gates.swapaxes(0, 2).reshape(b, length, c, 4, f)
   return None, None, Weights(d_recurrent, d_projection), Moving(d_gates, _swap(state), d_first)
 
