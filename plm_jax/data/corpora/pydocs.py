@@ -123,11 +123,11 @@ def prepare(
   return {name: root / f'{name}-{build}' / '1.0.0' for name in SETS if rows.get(name)}
 
 
-def _rows(summary: Mapping[str, Any] | None) -> dict[str, dict[str, int]]:
-  return summary['rows'] if summary else {}
+def _rows(summary: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+  return summary.get('rows', {})
 
 
-def _summary(root: Path, build: str) -> dict[str, Any] | None:
+def _summary(root: Path, build: str) -> dict[str, Any]:
   file = root / f'{build}.json'
   try:
     summary = files.read_json(file)
@@ -136,10 +136,10 @@ def _summary(root: Path, build: str) -> dict[str, Any] | None:
     rows = {name: dict(summary['rows'][name]) for name in SETS if name in summary['rows']}
     return {'sha256_of_files': {}, **summary, 'rows': rows}
   except FileNotFoundError:
-    return None
+    return {}
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     log.warning('%s is damaged (%s): building the corpus again', file, error)
-    return None
+    return {}
 
 
 def _digests(root: Path, name: str, build: str) -> dict[str, str]:
@@ -169,20 +169,14 @@ def account(
 
 
 def _build(
-  packages: Sequence[Package],
-  names: Sequence[str],
-  old: Mapping[str, Any] | None,
-  *,
-  build: str,
-  root: Path,
-  quiet: bool,
+  packages: Sequence[Package], names: Sequence[str], old: Mapping[str, Any], *, build: str, root: Path, quiet: bool
 ) -> None:
   """Build the sets `names`, and add them to `old` ones."""
   start = time.perf_counter()
   splits, stats = read(packages, quiet=quiet)
   from plm_jax.data.corpora.pydocs_builder import Pydocs, PydocsConfig  # imports TFDS, which takes a second
 
-  rows, old_sums = _rows(old), old['sha256_of_files'] if old else {}
+  rows, old_sums = dict(_rows(old)), old.get('sha256_of_files', {})
   with _progress('Writing pydocs', quiet=quiet) as advance, _silent_tfds():
     for n, name in enumerate(names):
       folder = root / f'{name}-{build}'
