@@ -10,28 +10,30 @@ from experiments.tables.shared import bert, ladder, scales
 from experiments.tables.shared.scales import SCALES as SCALES
 
 SENTINELS = tuple(f'<extra_id_{k}>' for k in range(100))
-ROWS = {  # objective: config with its words, family, changes
-  'causal LM': ('gpt/gpt.py', 'gpt', dict(epochs=None, data__text='text')),
-  'masked LM': ('bert/base.py:mlm', 'bert', dict(objective__where__max_count=None)),
-  'masked LM, whole words': ('bert/base.py:mlm', 'bert', dict(objective__where=dict(name='whole_word', rate=0.15))),
-  'masked spans and boundaries': ('spanbert/pretrain.py:base', 'bert', {}),
-  'masked LM, next sentence': ('bert/base.py', 'bert', dict(objective__where__max_count=None)),
+ROWS = {  # objective: config, words, family, changes
+  'causal LM': ('gpt/gpt.py', (), 'gpt', dict(epochs=None, data__text='text')),
+  'masked LM': ('bert/base.py', ('mlm',), 'bert', dict(objective__where__max_count=None)),
+  'masked LM, whole words': (
+    'bert/base.py', ('mlm',), 'bert', dict(objective__where=dict(name='whole_word', rate=0.15))
+  ),
+  'masked spans and boundaries': ('spanbert/pretrain.py', ('base',), 'bert', {}),
+  'masked LM, next sentence': ('bert/base.py', (), 'bert', dict(objective__where__max_count=None)),
   'masked LM, sentence order': (
-    'bert/base.py', 'bert', dict(objective__where__max_count=None, objective__question='sop')
+    'bert/base.py', (), 'bert', dict(objective__where__max_count=None, objective__question='sop')
   ),
   'masked LM, n-grams by contrast': (
-    'contrastive/infoword.py', 'bert', dict(objective__where__max_count=None, accumulate=1)  # it couples rows
+    'contrastive/infoword.py', (), 'bert', dict(objective__where__max_count=None, accumulate=1)  # it couples rows
   ),
-  'replaced tokens': ('electra/base.py', 'bert', {}),
-  'masked and causal LM': ('gpt_bert/pretrain.py', 'bert', {}),
-  'permutation LM': ('xlnet/base.py', 'xlnet', {}),
+  'replaced tokens': ('electra/base.py', (), 'bert', {}),
+  'masked and causal LM': ('gpt_bert/pretrain.py', (), 'bert', {}),
+  'permutation LM': ('xlnet/base.py', (), 'xlnet', {}),
   'blank infilling': (
-    'glm/base.py', 'glm', dict(objective__start=None, objective__end=None, objective__slots=None)
+    'glm/base.py', (), 'glm', dict(objective__start=None, objective__end=None, objective__slots=None)
   ),
-  'text infilling': ('bart/base.py', 'bart', {}),
-  'span corruption': ('t5/pretrain.py', 't5', dict(vocab__extra=SENTINELS)),
+  'text infilling': ('bart/base.py', (), 'bart', {}),
+  'span corruption': ('t5/pretrain.py', (), 't5', dict(vocab__extra=SENTINELS)),
   'mixture of denoisers': (
-    't5/ul2.py', 't5', dict(model__variant='t5-base', vocab__extra=(*SENTINELS, '[R]', '[S]', '[X]'))
+    't5/ul2.py', (), 't5', dict(model__variant='t5-base', vocab__extra=(*SENTINELS, '[R]', '[S]', '[X]'))
   ),
 }  # fmt: skip
 MASKED = tuple(name for name in ROWS if name.startswith('masked'))  # of which 40 % of the tokens are chosen
@@ -46,19 +48,18 @@ NOTE = (
 )
 
 
-def _row(scale, name, target, family, changes):
+def _row(scale, name, config, words, family, changes):
   """Return a row: config, keys and family."""
-  config, _, words = target.partition(':')
   if name == 'replaced tokens':
     return bert.electra(scale, config) | dict(family=family)
   if scale not in scales.RUNGS:
     own = {key: change for key, change in changes.items() if key in OWN}
-    return scales.pretraining(scale, config, *filter(None, [words]), **own) | dict(family=family)
+    return scales.pretraining(scale, config, *words, **own) | dict(family=family)
   if 'objective__where' in changes:
     changes = changes | dict(objective__where=dict(changes['objective__where'], rate=0.4))
   elif name in MASKED:
     changes = changes | scales.masks(scale)
-  row = scales.pretraining(scale, config, *filter(None, [words]), **changes)
+  row = scales.pretraining(scale, config, *words, **changes)
   row['keys']['model.overrides'] = ladder.sizes(scale, config.partition('/')[0])
   return row | dict(family=family)
 

@@ -27,6 +27,7 @@ class Trunk(Protocol):
   Attributes:
     INPUTS: names of the keyword arguments of `__call__`.
     ATTENTION: positions that a position sees.
+    PREDICTS_NEXT: whether the state before a masked token predicts it (GPT-BERT).
     NAME: the file of `models/` that defines it.
     config: sizes; read by the file itself and by `weights/`, which writes them with the names of another library.
     vocab_size: ids of the vocabulary.
@@ -34,6 +35,7 @@ class Trunk(Protocol):
 
   INPUTS: tuple[str, ...]
   ATTENTION: AttentionKind
+  PREDICTS_NEXT: bool
   NAME: str
   config: Any
   vocab_size: int
