@@ -133,13 +133,17 @@ def test_the_stored_figures_are_counted_again(row):
   assert {key: stored[key] for key in counted} == counted
 
 
+CHEAPEST = 'word2vec/skipgram.py'  # to compile
 COMPILED = [row for row in slices.ROWS if slices.whole(slices.read()['rows'].get(row.name, {}))]
 
 
 @pytest.mark.plan
 @pytest.mark.parametrize(
   'row',
-  [pytest.param(row, marks=pytest.mark.slow(parts=96), id=row.name) if i else row for i, row in enumerate(COMPILED)],
+  [
+    pytest.param(row, marks=() if row.config == CHEAPEST else pytest.mark.slow(parts=96), id=row.name)
+    for row in COMPILED
+  ],
 )
 def test_a_stored_peak_is_compiled_again(row):
   if not topology.installed():
