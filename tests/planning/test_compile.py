@@ -123,9 +123,9 @@ def test_without_a_compiler_cycles_are_the_stored_ones(monkeypatch, capsys):
   assert re.search(rf'step, ms +61\.1 at 40 %.*; {1e3 * seconds:.1f} {cycles}, 3\.\d by the bytes over the links', out)
   assert re.search(rf'hours .*; {hours} {cycles}, 1\.0 by', out)
   silent = ', '.join(f'{count} {name}' for name, count in stored['without_cycles'].items())
-  assert f'the largest, {cycles}: to it add runs without cycles ({silent})' in out and 'kernels' in silent
+  assert re.search(rf'the largest, .*40 %.*: to it add runs without cycles \({silent}\)', out) and 'kernels' in silent
   assert re.search(r'cycles stored in experiments/slices\.json, libtpu .*, not measured', out)
-  assert f'at most {1e4 * seconds / 60:.1f} minutes' in out  # a lost chip: 10,000 steps by cycles
+  assert f'at most {1e4 * max(seconds, 0.0611) / 60:.1f} minutes' in out  # a lost chip: 10,000 steps by the largest
   for changed in ('--config.execution.remat=full', '--slices=2'):  # another program
     assert 'cycles are unknown' in planned(capsys, changed)
   assert re.search(r'hours .*\(10 epochs of 770,000,000 tokens\)', planned(capsys, config='elmo/pretrain.py'))
