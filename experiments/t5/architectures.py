@@ -39,7 +39,7 @@ def get_config(arg=''):
   """Takes `quick`, one of `ARCHITECTURES`, and `lm`."""
   name, lm = common.chosen(arg, tuple(ARCHITECTURES)), 'lm' in common.words(arg)
   c = common.run(arg, choices=(*ARCHITECTURES, 'lm'), steps=2**19)
-  c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=tuple(f'<extra_id_{k}>' for k in range(100)))
+  c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=common.SENTINELS)
   c.model = dict(name='t5', variant='t5-base', overrides=ARCHITECTURES[name])
   c.objective = LAST_PART if lm else DENOISING
   if lm and name == 'decoder':

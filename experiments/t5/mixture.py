@@ -44,7 +44,7 @@ def get_config(arg=''):
   rates, tasks = common.chosen(arg, tuple(RATES)), [task for task in TASKS if task in common.words(arg)] or TASKS
   both = 'text' in common.words(arg)
   c = common.run(arg, choices=(*RATES, *TASKS, 'text'), steps=2**19 if both else 2**18)
-  c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=tuple(f'<extra_id_{k}>' for k in range(100)))
+  c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=common.SENTINELS)
   c.model = dict(name='t5', variant='t5-base')
   c.adapter = dict(name='sequence')
   sets = {task: (f'tfds:glue/{task}', dict(name='t5', task=task)) for task in tasks}

@@ -55,7 +55,7 @@ def get_config(arg=''):
   name = common.chosen(arg, tuple(OBJECTIVES))
   size = common.either(arg, tuple(FINAL))
   c = common.run(arg, choices=(*OBJECTIVES, *FINAL), steps=2**19 if size is None else 1_000_000)
-  c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=tuple(f'<extra_id_{k}>' for k in range(100)))
+  c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=common.SENTINELS)
   c.model = dict(name='t5', variant=f't5-{size or "base"}')
   c.objective = dict(name='denoise_seq2seq', packing='stream', **OBJECTIVES[name])
   rows = 128 if size is None else 2_048

@@ -60,7 +60,7 @@ def get_config(arg=''):
   task = common.chosen(arg, tuple(TASKS))
   path, splits, scores, room, decoding = TASKS[task]
   c = common.run(arg, choices=tuple(TASKS), steps=2**18)
-  c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=tuple(f'<extra_id_{k}>' for k in range(100)))
+  c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=common.SENTINELS)
   c.model = dict(name='t5', variant='t5-base')
   c.adapter = dict(name='sequence', decoding=decoding)
   c.data = dict(

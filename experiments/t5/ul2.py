@@ -29,7 +29,7 @@ SUFFIX = dict(mode='[S]', where=dict(name='prefix', rate=0.25))
 def get_config(arg=''):
   """Takes `quick`."""
   c = common.run(arg, steps=2**19)
-  extra = (*(f'<extra_id_{k}>' for k in range(100)), '[R]', '[S]', '[X]')
+  extra = (*common.SENTINELS, '[R]', '[S]', '[X]')
   c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=extra)
   c.model = dict(name='t5', variant='t5-v1_1-base')
   spans = tuple(dict(mode=mode, where=dict(name='exact_spans', rate=rate, mean=mean)) for mode, mean, rate in SPANS)

@@ -9,6 +9,7 @@ launch/blimp_filtered.py makes; the head of babylm/pretrain.py has the commands 
 read a tenth of all pairs on another text, so their numbers are printed and not compared.
 """
 
+from experiments import common
 from experiments.tables.shared import ladder, scales
 from experiments.tables.shared.scales import SCALES as SCALES
 
@@ -102,7 +103,7 @@ def get_table(scale):
       continue
     small = scale in (*scales.RUNGS, 'small')
     keys = {'epochs': None, 'data__documents': 'blank_line'} if small else {}
-    keys |= {'vocab__extra': tuple(f'<extra_id_{k}>' for k in range(100))} if small and model == 't5' else {}
+    keys |= {'vocab__extra': common.SENTINELS} if small and model == 't5' else {}
     row = scales.pretraining('1m' if scale == 'small' else scale, 'babylm/pretrain.py', model, track, **keys)
     if small:
       row['keys']['model.overrides'] = ladder.sizes('1m' if scale == 'small' else scale, family)

@@ -6,10 +6,10 @@ The head of shared/scales.py has the commands that make the text and the vocabul
 that makes SST-2. Scale small is 1m; paper trains the configs unchanged. `--seeds=5` makes five pre-trainings a row.
 """
 
+from experiments import common
 from experiments.tables.shared import bert, ladder, scales
 from experiments.tables.shared.scales import SCALES as SCALES
 
-SENTINELS = tuple(f'<extra_id_{k}>' for k in range(100))
 ROWS = {  # objective: config, words, family, changes
   'causal LM': ('gpt/gpt.py', (), 'gpt', dict(epochs=None, data__text='text')),
   'masked LM': ('bert/base.py', ('mlm',), 'bert', dict(objective__where__max_count=None)),
@@ -31,9 +31,9 @@ ROWS = {  # objective: config, words, family, changes
     'glm/base.py', (), 'glm', dict(objective__start=None, objective__end=None, objective__slots=None)
   ),
   'text infilling': ('bart/base.py', (), 'bart', {}),
-  'span corruption': ('t5/pretrain.py', (), 't5', dict(vocab__extra=SENTINELS)),
+  'span corruption': ('t5/pretrain.py', (), 't5', dict(vocab__extra=common.SENTINELS)),
   'mixture of denoisers': (
-    't5/ul2.py', (), 't5', dict(model__variant='t5-base', vocab__extra=(*SENTINELS, '[R]', '[S]', '[X]'))
+    't5/ul2.py', (), 't5', dict(model__variant='t5-base', vocab__extra=(*common.SENTINELS, '[R]', '[S]', '[X]'))
   ),
 }  # fmt: skip
 MASKED = tuple(name for name in ROWS if name.startswith('masked'))  # of which 40 % of the tokens are chosen

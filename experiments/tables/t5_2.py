@@ -6,6 +6,7 @@ The last row, which is not pre-trained, is of Table 1 (§3.1.4). Small: stacks o
 tokens, AdamW; SST-2 written as text and scored by exact match.
 """
 
+from experiments import common
 from experiments.tables.shared import claims, scales, t5
 
 ROWS = {  # words of the config: name, GLUE, CNN/DM, SQuAD, SuperGLUE, WMT's English to German, French, Romanian
@@ -25,7 +26,7 @@ def get_table(scale):
     small = t5.SIZES | dict.fromkeys(('num_layers', 'num_decoder_layers'), 1 if 'six' in words else 2)
     small |= {'shared': dict(structure='shared'), 'decoder': dict(structure='decoder')}.get(words[0], {})
     small |= dict(structure='prefix') if words[0] == 'prefix' else {}
-    keys = dict(vocab__extra=t5.SENTINELS) if scale == 'small' else {}
+    keys = dict(vocab__extra=common.SENTINELS) if scale == 'small' else {}
     rows[name] = scales.pretraining(scale, 't5/architectures.py', *words, small=small, **keys)
     rows[name] |= dict(family='t5', published=claims.by_column(t5.COLUMNS, published))
   without = (66.22, 17.60, 50.31, 53.04, 25.86, 39.77, 24.04)

@@ -5,6 +5,7 @@ plm-jax tables experiments/tables/t5_4.py --scale=small --workdir=runs/tables --
 Small: two stacks of 2 layers, rows of 64 tokens, AdamW; SST-2 written as text and scored by exact match.
 """
 
+from experiments import common
 from experiments.tables.shared import claims, scales, t5
 
 ROWS = {  # word of the config: name, GLUE, CNN/DM, SQuAD, SuperGLUE, WMT's English to German, French, Romanian
@@ -28,7 +29,7 @@ def get_table(scale):
   """Takes a scale."""
   rows = {}
   for word, (name, published) in ROWS.items():
-    keys = dict(vocab__extra=t5.SENTINELS) if scale == 'small' else {}
+    keys = dict(vocab__extra=common.SENTINELS) if scale == 'small' else {}
     rows[name] = scales.pretraining(scale, 't5/pretrain.py', word, small=t5.SIZES, **keys)
     rows[name] |= dict(family='t5', published=claims.by_column(t5.COLUMNS, published))
   columns = t5.columns(scale)

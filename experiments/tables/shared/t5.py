@@ -5,7 +5,6 @@ from typing import Any
 from experiments.tables.shared import scales, tasks
 
 SIZES = dict(num_layers=2, num_decoder_layers=2, num_heads=2, head_dim=64, hidden_dim=128, mlp_dim=512, dropout=0.0)
-SENTINELS = tuple(f'<extra_id_{k}>' for k in range(100))
 # metrics of T5 at the paper's scale, in one run of t5/mixture.py
 _T5_GLUE = {
   'CoLA': 'cola/matthews',
