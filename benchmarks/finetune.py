@@ -15,13 +15,13 @@ of SST-2: 25 tokens on average and at most 66, including [CLS] and [SEP]. With `
 reads examples of a folder instead. Tokenizing is not timed.
 
 For each line, `--steps` batches of one epoch are timed, evenly spaced after sorting by length, so that a few represent
-all. "of the epoch" is the number of tokens per example in the timed steps divided by that in all. Steps of all lines
-alternate, so that other load slows all equally; rates are by CPU time of the process, the last column but one by clock.
-"products" is the CPU time of a step divided by that of its matrix products alone, at the peak that one of 2048 x 2048
-reaches here. XLA compiles a program for each length before timing; "first s" are the CPU seconds of that, with one step
-each, unless an earlier line has compiled the same program. Without torch and transformers only our lines are printed.
-Idle threads of PyTorch spin while other load holds a core, so that only --threads=1 is fair on a machine that is not
-free.
+all. "of the epoch" is the number of tokens per example in the timed steps divided by that of the whole epoch. Steps of
+all lines alternate, so that other load slows all equally; rates are by CPU time of the process, the last column but one
+by clock. "products" is the CPU time of a step divided by that of its matrix products alone, at the peak that one of
+2048 x 2048 reaches here. XLA compiles a program for each length before timing; "first s" are the CPU seconds of that,
+with one step each, unless an earlier line has compiled the same program. Without torch and transformers only our lines
+are printed. Idle threads of PyTorch spin while other load holds a core, so that only --threads=1 is fair on a machine
+that is not free.
 """
 
 import argparse

@@ -180,11 +180,12 @@ def page(known: Mapping[str, Any]) -> str:
     '',
     'The TPUs that each pre-training config names in its head: GiB a device, GiB that a device sends in a step, and',
     'hours: at 40 % of the peak, by the cycles that the compiler estimates at the clock of the published peak, and by',
-    'the bytes sent at the published bandwidth of the links. The largest, in bold, is what heads name. It is a lower',
-    'bound: the runs in the last column have no cycles, and transfers may not overlap. State and hours at 40 % are',
-    'counted; the compiler, without a TPU, gives the rest. Nothing was measured. Cycles of v5p are unknown because its',
-    'programs cannot be read, and of other rows because they were not compiled since cycles are stored. Peaks of rows',
-    'without cycles are those of programs that saved more in norms and activations (decision 105), now perhaps lower.',
+    'the bytes sent at the published bandwidth of the links. The largest, in bold, is what heads name. 40 % is an',
+    'assumption; the others are lower bounds, since the runs in the last column have no cycles, and transfers may not',
+    'overlap. State and hours at 40 % are counted; the compiler, without a TPU, gives the rest. Nothing was measured.',
+    'Cycles of v5p are unknown because its programs cannot be read, and of other rows because they were not compiled',
+    'since cycles are stored. Peaks of rows without cycles are those of programs that saved more in norms and',
+    'activations (decision 105), now perhaps lower.',
     f'Made by `python -m benchmarks.slices`{by}.',
     '',
     f'| {" | ".join(heads)} |',
@@ -213,7 +214,7 @@ def _cells(row: Row, one: Mapping[str, Any]) -> Iterator[str]:
   for key in ('40 %', 'cycles', 'links'):
     figure = hours.get(key)
     unknown = 'unknown' if key == 'cycles' and one['hours'] is not None else ''
-    word = unknown if figure is None else f'{figure:,.1f}' if figure >= 1 else f'{figure:.2g}'
+    word = unknown if figure is None else report.short(figure)
     yield f'**{word}**' if figure is not None and figure == most else word
   yield ', '.join(f'{count} {name}' for name, count in one.get('without_cycles', {}).items())
 
@@ -330,7 +331,7 @@ def sentences(rows: Mapping[Row, Mapping[str, Any]]) -> Iterator[str]:
     settings = config.resolve(config.load(f'experiments/{row.config}'))
     if settings['steps']:
       seconds = hours * 3600 / settings['steps']
-      lost[names[row]] = math.ceil(compiling._lost_minutes(settings, seconds) - 1e-6)
+      lost[names[row]] = math.ceil(compiling.lost_minutes(settings, seconds) - 1e-6)
   plural, all_unknown = 's' * (len(rows) > 1), ', cycles unknown' * (len(unknown) == len(rows))
   yield f'Slice{plural}{all_unknown}: {"; ".join(words)}.'
   if lost:

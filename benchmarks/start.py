@@ -2,7 +2,7 @@
 
     python -m benchmarks.start [--only=help,classify] [--released=runs/released] [--lines]
 
-Each case is a process of its own, in a home folder that is empty at first, so nothing is cached. It runs twice: the
+Each case is a separate process, in a home folder that is empty at first, so nothing is cached. It runs twice: the
 second time finds what the first one stored (compiled programs, the tokens of texts, the embedded corpus). CPU seconds
 are those of the process and its children. They depend less on other load than the clock, and are what a budget limits.
 A case of `train` ends after its first step, and its CPU seconds are shown in three parts: imports and flags; checks,

@@ -163,7 +163,7 @@ def hours(
     seconds['links'] = sent / topology.chip.links
   largest = max((key for key in seconds if key not in ('50 %', '60 %')), key=lambda key: seconds[key])
   estimate = {'tflop_per_step': per_step / 1e12, 'seconds_per_step': seconds, 'largest': largest}
-  estimate['lost_minutes'] = _lost_minutes(settings, seconds[largest])
+  estimate['lost_minutes'] = lost_minutes(settings, seconds[largest])
   steps = settings['steps']
   if not steps and epoch_tokens:
     steps = settings['epochs'] * epoch_tokens / (rows * settings['data']['length'])
@@ -172,7 +172,7 @@ def hours(
   return estimate
 
 
-def _lost_minutes(settings: Settings, seconds_per_step: float) -> float:
+def lost_minutes(settings: Settings, seconds_per_step: float) -> float:
   """Return the most minutes of work between two checkpoints."""
   minutes, by_step = seconds_per_step / 60, settings['save_every'] * seconds_per_step / 60
   if settings['save_minutes'] is None:

@@ -212,7 +212,7 @@ def _times(plan: Mapping[str, Any]) -> list[str]:
 
   def line(name: str, figures: Mapping[str, float], factor: float = 1.0) -> str:
     scaled = {key: figure * factor for key, figure in figures.items()}
-    words = {key: f'{figure:,.1f}' if figure >= 1 else f'{figure:.2g}' for key, figure in scaled.items()}
+    words = {key: short(figure) for key, figure in scaled.items()}
     shares = ', '.join(f'{word} at {key}' for key, word in words.items() if key not in BY)
     others = ', '.join(f'{word} by {BY[key]}' for key, word in words.items() if key in BY)
     return f'{name:11} {shares} of the peak{"; " * bool(others)}{others}'
@@ -231,6 +231,11 @@ def _times(plan: Mapping[str, Any]) -> list[str]:
     f'            at least the largest, by {largest}: to it add runs without cycles ({silent})',
     f'            and transfers that do not overlap; cycles {plan["cycles_from"]}, not measured',
   ]
+
+
+def short(figure: float) -> str:
+  """Write a number with one decimal, or with two digits below 1."""
+  return f'{figure:,.1f}' if figure >= 1 else f'{figure:.2g}'
 
 
 def noise_line(share: float, open_loops: int, step_open_loops: int) -> str:

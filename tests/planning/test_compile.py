@@ -100,7 +100,7 @@ def test_hours_are_also_those_of_cycles_and_links(data):
   assert found['seconds_per_step']['links'] == 5 * 2**30 / 200e9  # a sum is sent twice
   assert found['hours']['cycles'] == 2  # 2 epochs of 1,800 steps
   assert found['largest'] == 'cycles'
-  assert found['lost_minutes'] == compiling._lost_minutes(changed, 2)
+  assert found['lost_minutes'] == compiling.lost_minutes(changed, 2)
   faster = compiling.hours(made, changed, place, {**step, 'cycles': 3_000})
   assert faster['largest'] == 'links' and 'hours' not in faster
   unread = compiling.hours(made, changed, made_of(changed, 'v6e:4x4')[1], {'cycles': 1})

@@ -104,10 +104,10 @@ def test_two_processes_save_at_the_same_step(data: pathlib.Path, tmp_path: pathl
 
 def test_a_plan_counts_what_a_lost_chip_costs(data: pathlib.Path) -> None:
   settings = runs.settings('mlm', data, save_every=10_000, log_every=100, save_minutes=15)
-  assert compiling._lost_minutes(settings, 0.5) == pytest.approx(15)  # 18 times 100 steps
-  assert compiling._lost_minutes(settings, 18) == 30  # a step of metrics is every 30 minutes
-  assert compiling._lost_minutes(settings, 0.06) == pytest.approx(10)  # `save_every` comes first
-  assert compiling._lost_minutes({**settings, 'save_minutes': None}, 18) == 3000
+  assert compiling.lost_minutes(settings, 0.5) == pytest.approx(15)  # 18 times 100 steps
+  assert compiling.lost_minutes(settings, 18) == 30  # a step of metrics is every 30 minutes
+  assert compiling.lost_minutes(settings, 0.06) == pytest.approx(10)  # `save_every` comes first
+  assert compiling.lost_minutes({**settings, 'save_minutes': None}, 18) == 3000
   assert config.resolve({**settings, 'save_minutes': 0.5})['save_minutes'] == 0.5
 
 
@@ -117,7 +117,7 @@ def test_heads_of_configs_name_what_a_lost_chip_costs() -> None:
     settings = config.resolve(config.load(f'experiments/{row.config}'))
     if stored[row.name]['hours'] and settings['steps']:
       hours = slices.largest(stored[row.name])[0]
-      lost = math.ceil(compiling._lost_minutes(settings, hours * 3600 / settings['steps']) - 1e-6)
+      lost = math.ceil(compiling.lost_minutes(settings, hours * 3600 / settings['steps']) - 1e-6)
       said = ' '.join(recipe.header_of(f'experiments/{row.config}').split())
       found = re.search('A lost chip costs at most (.*?) minute', said)
       assert found and str(lost) in re.findall(r'\b\d+\b', found[1]), (row.name, lost, found)

@@ -139,14 +139,14 @@ def test_objectives_differ_in_nothing_else(scale, tmp_path):
   found = plan(table, tmp_path)
   assert len(table.rows) == 14 and {'BLiMP', 'EWT probe', 'SST-2', 'tokens'} <= set(table.columns)
   assert len(found) == 14 * len(table.columns)
-  alike = set()
+  trained = set()
   for made in [found[cell][0][0].settings for cell in found if cell.column == 'tokens']:
     data, sizes = made['data'], made['model']['overrides']
     depth = sizes['num_layers'] + sizes.get('num_decoder_layers', 0)
     read = [data[key] for key in ('path', 'split', 'length', 'batch_size')] + [made['steps'], made['vocab']['path']]
     assert made['accumulate'] == 1 or made['objective']['name'] != 'contrastive'  # it couples the rows of a batch
-    alike.add((*read, depth, sizes['hidden_dim'], sizes['mlp_dim'], sizes['dropout'], str(made['optim'])))
-  assert len(alike) == 1
+    trained.add((*read, depth, sizes['hidden_dim'], sizes['mlp_dim'], sizes['dropout'], str(made['optim'])))
+  assert len(trained) == 1
 
 
 def test_baselines_of_babylm_have_the_means_of_the_challenge():
