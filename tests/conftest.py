@@ -27,8 +27,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / 'shared' / 'data'
 RELEASED = ROOT / 'runs' / 'released'
 # so that the tests of a commit end within half an hour on two cores that have compiled nothing yet
-PARTS = 54  # of tests marked slow; what takes minutes by itself is marked slow(parts=96)
-TURNS = 9  # of tests and files marked turns
+PARTS = 96  # of tests marked slow
+TURNS = 18  # of tests and files marked turns
 PEERS = ('torch', 'transformers')
 REPEAT, REPEATED = 'Repeat with:', 10  # before the command that repeats so many failing tests
 XLA_FLAGS = (
@@ -85,8 +85,7 @@ def has_its_turn(item: pytest.Item, head: str) -> bool:
 
 def is_drawn(item: pytest.Item, head: str) -> bool:
   """Whether the commit `head` runs a test marked slow, or all of a module marked so."""
-  parts = max(mark.kwargs.get('parts', PARTS) for mark in item.iter_markers('slow'))
-  return part(group(item.nodeid), parts) == part(head, parts)
+  return part(group(item.nodeid)) == part(head)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -57,18 +57,8 @@ def test_long_tests_left_out_are_counted(suite: Callable[..., list[str]]) -> Non
     assert '80 long tests left out; bash launch/test.sh --all runs them.' in suite(f'--numprocesses={processes}')
 
 
-OTHER_PARTS = """
-import pytest
-
-@pytest.mark.slow(parts=2)
-@pytest.mark.parametrize('number', range(40))
-def test_case(number): pass
-"""
-
-
 @pytest.mark.turns
 def test_a_part_is_drawn_by_commit(suite: Callable[..., list[str]], tmp_path: pathlib.Path) -> None:
-  (tmp_path / 'tests' / 'test_other_parts.py').write_text(OTHER_PARTS)
   without_history = suite('--slow=part')
   assert passed(without_history) == {'tests/test_it.py::test_short'}
   assert any('git does not say' in line for line in without_history)
@@ -79,17 +69,15 @@ def test_a_part_is_drawn_by_commit(suite: Callable[..., list[str]], tmp_path: pa
   names = [f'tests/test_it.py::test_long[{number}]' for number in range(80)]
   commit = head.stdout.strip()
   drawn = {name for name in names if part(name.replace('::test_long', '')) == part(commit)}
-  others = [f'tests/test_other_parts.py::test_case[{number}]' for number in range(40)]
-  half = {name for name in others if part(name.replace('::test_case', ''), 2) == part(commit, 2)}
-  assert len(drawn) < 20 and 8 < len(half) < 32
-  assert passed(suite('--slow=part')) == {'tests/test_it.py::test_short', *drawn, *half}
+  assert len(drawn) < 20
+  assert passed(suite('--slow=part')) == {'tests/test_it.py::test_short', *drawn}
 
 
 TURNS = """
 import pytest
 
 @pytest.mark.turns
-@pytest.mark.parametrize('number', range(80))
+@pytest.mark.parametrize('number', range(160))
 def test_case(number): pass
 """
 IN_TURNS = """
@@ -105,20 +93,20 @@ def test_other(): pass
 
 
 @pytest.mark.turns
-def test_one_commit_in_six_runs_what_goes_by_turns(suite: Callable[..., list[str]], tmp_path: pathlib.Path) -> None:
+def test_what_goes_by_turns_runs_in_few_commits(suite: Callable[..., list[str]], tmp_path: pathlib.Path) -> None:
   (tmp_path / 'tests' / 'test_it.py').write_text(TURNS)
-  names = [f'test_whole_{number}' for number in range(40)]
+  names = [f'test_whole_{number}' for number in range(80)]
   for name in names:
     (tmp_path / 'tests' / f'{name}.py').write_text(IN_TURNS)
   turn = part('', conftest.TURNS)  # without git
-  cases = {f'tests/test_it.py::test_case[{number}]' for number in range(80)}
+  cases = {f'tests/test_it.py::test_case[{number}]' for number in range(160)}
   drawn = {name for name in cases if part(name.replace('::test_case', ''), conftest.TURNS) == turn}
   files = [f'tests/{name}.py' for name in names if part(f'tests/{name}.py', conftest.TURNS) == turn]
   assert 5 < len(drawn) < 35 and 2 < len(files) < 20
   whole = {f'{file}::{test}' for file in files for test in (*(f'test_case[{i}]' for i in range(3)), 'test_other')}
   assert passed(suite()) == passed(suite('--slow=part')) == drawn | whole
   assert passed(suite('tests/test_it.py')) == cases
-  assert len(passed(suite('--slow=all'))) == 80 + 4 * 40
+  assert len(passed(suite('--slow=all'))) == 160 + 4 * 80
 
 
 FAILING = """

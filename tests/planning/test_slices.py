@@ -139,11 +139,7 @@ COMPILED = [row for row in slices.ROWS if slices.whole(slices.read()['rows'].get
 
 @pytest.mark.plan
 @pytest.mark.parametrize(
-  'row',
-  [
-    pytest.param(row, marks=() if row.config == CHEAPEST else pytest.mark.slow(parts=96), id=row.name)
-    for row in COMPILED
-  ],
+  'row', [pytest.param(row, marks=() if row.config == CHEAPEST else pytest.mark.slow, id=row.name) for row in COMPILED]
 )
 def test_a_stored_peak_is_compiled_again(row):
   if not topology.installed():
