@@ -3,7 +3,8 @@
 BERT pools the [CLS] vector with its tanh pooler, GPT the state of the last real token. `lm_weight` adds the language
 model's loss on the task text, L3 = L2 + lambda L1 (GPT eq. 5; both are negative log-likelihoods to minimise). Several
 layers can be combined (`layers`, `join`): each is pooled separately, and the vectors are joined. ULMFiT reads a text in
-windows (`window`, `last`) and, for the second of two classifiers, backwards (`backward`).
+windows (`window`, `last`) and, for the second of two classifiers, backwards (`backward`). A new BiLSTM can read the
+states before they are pooled (`lstm_layers`; BERT §5.1).
 """
 
 from collections.abc import Mapping
@@ -58,9 +59,11 @@ class Model(nn.Module):
   last: int | None
   input_dropout: float | None = None
   pool_windows: PoolWindows | None = None
+  lstm_layers: int = 0
 
   def setup(self) -> None:
     self.states = JoinedStates(self.join, self.layer_weights)
+    self.lstm = texts.make_lstm(self.trunk, self.lstm_layers, dropout=self.dropout)
     self.head = texts.make_head(
       self.outputs,
       hidden=self.hidden,
@@ -95,8 +98,12 @@ class Model(nn.Module):
       out = bpt3c.read(self.trunk, inputs['tokens'], segment_ids, window=self.window, train=noisy)
       segment_ids = bpt3c.pooled_windows(segment_ids, window=self.window, last=self.last)
     # 2. pool each layer, then join
-    pool = partial(texts.pooled, self.trunk, pool=self.pool, frozen=self.frozen)
-    layer_vectors = [pool(hidden, segment_ids) for hidden in read_layers(out, self.layers)]  # [b, l, d] -> [b, d]
+    states = read_layers(out, self.layers)
+    if self.lstm_layers:  # on one layer
+      below = jax.lax.stop_gradient(states[0]) if self.frozen else states[0]
+      states = [self.lstm(below, segment_ids, train=train)]
+    pool = partial(texts.pooled, self.trunk, pool=self.pool, frozen=self.frozen and not self.lstm_layers)
+    layer_vectors = [pool(hidden, segment_ids) for hidden in states]  # [b, l, d] -> [b, d]
     vectors = self.states(layer_vectors).astype(jnp.float32)
     # 3. head
     if self.norms == 'batch':
@@ -162,6 +169,7 @@ def make(
   backward: bool = False,
   input_dropout: PartRate | None = None,
   pool_windows: PoolWindows | None = None,
+  lstm_layers: NonNegativeInt | None = None,
 ) -> Task:
   """Classify a text, or predict one number.
 
@@ -193,6 +201,7 @@ def make(
     backward: read texts from the last token to the first, for a trunk trained this way (`data.bptt`, reverse).
     input_dropout: rate before the first layer of a head with `hidden`; None for `dropout` (ULMFiT: .4 and .1).
     pool_windows: pool outputs, before softmax, over the windows of a text (`data.windows`); None for no windows.
+    lstm_layers: number of new BiLSTM layers, as wide as the trunk, between it and the pooling; None for none.
 
   Raises:
     ValueError: settings that contradict each other.
@@ -200,6 +209,8 @@ def make(
   check_layers(hidden=hidden, bias=bias, norms=norms, input_dropout=input_dropout)
   texts.check_head('classify', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   check_reading(trunk, window=window, last=last, backward=backward, pool_windows=pool_windows)
+  if lstm_layers and len(layers) > 1:
+    raise ValueError(f'adapter.lstm_layers={lstm_layers} reads one layer: remove it or adapter.layers={layers}')
   count = class_count(kind, classes=classes, least=1 if several else 2)
   s = ClassifySettings(
     class_weights=scaled_class_weights(class_weights, classes=count), inputs=texts.inputs_of(trunk), backward=backward,
@@ -212,6 +223,7 @@ def make(
     trunk=trunk, outputs=count or 1, dropout=dropout, hidden=hidden, activation=activation, init_std=init_std,
     layers=chosen_layers(layer, layers), join=join, layer_weights=tuple(layer_weights), frozen=frozen, pool=pool,
     bias=bias, norms=norms, window=window, last=last, input_dropout=input_dropout, pool_windows=pool_windows,
+    lstm_layers=lstm_layers or 0,
   )  # fmt: skip
   return _make_task(s, model, classes=count)
 

@@ -19,9 +19,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.adapters.texts import Inputs, inputs_of, read_text, trained
+from plm_jax.adapters.texts import Inputs, inputs_of, make_lstm, read_text, segments_of, trained
 from plm_jax.core import errors
-from plm_jax.core.keywords import Count, PartRate, Std, Weight
+from plm_jax.core.keywords import Count, NonNegativeInt, PartRate, Std, Weight
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
@@ -80,8 +80,10 @@ class Model(nn.Module):
   frozen: bool
   init_std: float
   conditional: bool
+  lstm_layers: int
 
   def setup(self) -> None:
+    self.lstm = make_lstm(self.trunk, self.lstm_layers, dropout=self.dropout)
     if self.conditional:
       self.joint = Conditional(self.trunk.hidden_dim, self.init_std, name='head')
     else:
@@ -96,6 +98,8 @@ class Model(nn.Module):
     hidden = self.trunk(**inputs, train=train and not self.frozen)['hidden']
     if self.frozen:
       hidden = jax.lax.stop_gradient(hidden)
+    if self.lstm_layers:
+      hidden = self.lstm(hidden, segments_of(inputs), train=train)
     hidden = self.head_dropout(hidden.astype(jnp.float32), train=train)
     if not self.conditional:
       return self.head(hidden), hidden
@@ -138,6 +142,7 @@ def make(
   dropout: PartRate = 0.0,
   frozen: bool = False,
   init_std: Std = 0.02,
+  lstm_layers: NonNegativeInt | None = None,
 ) -> Task:
   """Find the answer to a question in a text.
 
@@ -156,6 +161,7 @@ def make(
     dropout: rate before the head.
     frozen: feature extraction: the trunk runs without dropout and does not train, whatever `optim` says.
     init_std: standard deviation of the head's kernels.
+    lstm_layers: number of new BiLSTM layers, as wide as the trunk, below the head; None for none.
 
   Raises:
     ValueError: an unknown `end`.
@@ -164,7 +170,7 @@ def make(
   s = SpanSettings(inputs_of(trunk), n_best, max_answer, threshold, starts, answerable_weight)
   conditional = end == 'conditional'
   return Task(
-    model=Model(trunk=trunk, dropout=dropout, frozen=frozen, init_std=init_std, conditional=conditional),
+    model=Model(trunk, dropout, frozen, init_std, conditional, lstm_layers or 0),
     prepare=partial(prepare, s),
     loss=partial(conditional_loss if conditional else loss, s),
     predict=partial(conditional_predict if conditional else predict, s),

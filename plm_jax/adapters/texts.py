@@ -13,6 +13,7 @@ from plm_jax.core.types import EVERYTHING, HEADS, Array, Batch, Forward, Vocab
 from plm_jax.layers import pooling
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import chunked_cross_entropy, next_tokens
+from plm_jax.layers.lstm import StackedLstm
 from plm_jax.layers.means import metric
 from plm_jax.layers.mlp import ACTIVATIONS, Norms, PredictionHead
 
@@ -145,6 +146,11 @@ def make_head(
   if hidden:
     return PredictionHead(hidden, outputs, activation, dropout, kernel_init, norms, input_dropout)
   return Dense(outputs, axes=('embed', 'classes'), kernel_init=kernel_init, use_bias=bias)
+
+
+def make_lstm(trunk: nn.Module, layers: int, *, dropout: float) -> nn.Module:
+  """Build BiLSTM layers as wide as the trunk, as its pooler needs."""
+  return StackedLstm(trunk.hidden_dim // 2, layers, dropout, trunk.execution.dtype)
 
 
 def check_head(name: str, trunk: nn.Module, *, activation: str, pool: str, frozen: bool, lm_weight: float) -> None:

@@ -15,6 +15,7 @@ from plm_jax.core import errors
 from plm_jax.core import param_paths as paths
 from plm_jax.core.types import EVERYTHING, HEADS
 from plm_jax.layers import pooling
+from plm_jax.layers.lstm import StackedLstm
 from plm_jax.models import bart
 from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm, mlm
@@ -32,6 +33,28 @@ def make_task(trunk: str = 'gpt', *, fields=None, **settings):
 
 BERT = make_task('bert', classes=3)
 GPT = make_task('gpt', classes=3)
+
+
+@pytest.mark.parametrize('frozen', [False, True])
+def test_a_bilstm_reads_the_states_of_a_trunk_both_ways_before_they_are_pooled(frozen):
+  task = make_task('gpt', classes=3, lstm_layers=2, pool='mean', frozen=frozen)
+  batch = {**tiny.make_batch(ROWS), 'label': jnp.array([2, 0, 1, 2])}
+  params = tiny.init_params(task, batch)
+  outputs, hidden = run(task, batch, params)[0]
+  layers = StackedLstm(task.model.trunk.hidden_dim // 2, num_layers=2)
+  states = np.asarray(layers.apply({'params': params['lstm']}, hidden, batch['segment_ids'], train=False), np.float64)
+  means = np.stack([states[row, :size].mean(axis=0) for row, (size,) in enumerate(ROWS)])
+  want = means @ np.asarray(params['head']['kernel'], np.float64) + np.asarray(params['head']['bias'])
+  np.testing.assert_allclose(outputs, want, atol=2e-6)
+  if frozen:
+    return check_that_the_trunk_is_kept(task, batch)
+  first, last = train(task, batch)
+  assert not any(tiny.same(first.params[name], last.params[name]) for name in ('trunk', 'lstm', 'head'))
+
+
+def test_a_bilstm_reads_one_layer():
+  with pytest.raises(ValueError, match='remove it or adapter'):
+    make_task(lstm_layers=1, layers=(-2, -1))
 
 
 @pytest.mark.parametrize('name', ['bert', 'gpt'])

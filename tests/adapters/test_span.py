@@ -47,6 +47,16 @@ def make_batch():
 BERT = make_task(n_best=5, max_answer=3)
 
 
+def test_a_bilstm_below_the_head_shows_each_token_what_follows():
+  batch = make_batch()
+  later = batch | {'tokens': batch['tokens'].at[0, 12].add(1)}
+  for layers, changes in ((None, False), (1, True)):  # a causal trunk alone does not see later tokens
+    task = make_task('gpt', lstm_layers=layers)
+    params = tiny.init_params(task, batch)
+    scores = [np.asarray(run(task, text, params)[0][0])[0, :12] for text in (batch, later)]
+    assert (scores[0] != scores[1]).any() == changes
+
+
 def test_an_answer_costs_the_mean_of_its_two_edges():
   batch = make_batch()
   params = tiny.init_params(BERT, batch)

@@ -126,10 +126,9 @@ def test_rungs_have_columns_that_decide(name, scale, tmp_path):
     assert run.is_tuning is (cell.column not in ('loss', 'perplexity'))  # its examples are predicted, also pairs
     if cell.column == 'EWT probe':
       assert run.settings['adapter']['frozen']
-  sizes = [
-    run.settings['model']['overrides'] for run in runs.needed(found) if run.settings['objective'] and not run.evaluates
-  ]
-  assert {size['hidden_dim'] for size in sizes} == {{'1m': 128, '5m': 256, '30m': 512}[scale]}
+  models = [run.settings['model'] for run in runs.needed(found) if run.settings['objective'] and not run.evaluates]
+  sizes = [model['overrides']['hidden_dim'] for model in models if model['name'] != 'awd_lstm']
+  assert set(sizes) == {{'1m': 128, '5m': 256, '30m': 512}[scale]}
 
 
 @pytest.mark.parametrize('scale', file.RUNGS)
