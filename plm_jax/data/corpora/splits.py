@@ -98,15 +98,15 @@ def tokens_of(split: str, *, path: str, tokens: int) -> range:
 def check(name: str, names: Sequence[str], *, path: str) -> None:
   """Raise ValueError, which lists splits, if a data set lacks one."""
   if name not in names:
-    fix = (
-      " To hold a part out: data.split='train[:95%]' and eval.validation.data.split='train[95%:]'"
-      if 'train' in names
-      else ' None of them is for training: use other data, or set data.split'
-    )
-    raise ValueError(
-      f'there is no split {name!r} in {path!r}: there are {", ".join(names)}, with an optional slice such as '
-      f'[:90%] or [10:20].{errors.suggest(name, names)}{fix if name != "test" else ""}'
-    )
+    fix = ', with an optional slice such as [:90%] or [10:20].' + errors.suggest(name, names)
+    if name == 'test':
+      whole = f"Read all files as one: path='{path}/*' with split='train'"
+      fix = f'. {whole if len(names) > 9 else f"Set its split, such as split={names[0]!r}"}'
+    elif 'train' in names:
+      fix += " To hold a part out: data.split='train[:95%]' and eval.validation.data.split='train[95%:]'"
+    else:
+      fix += ' None of them is for training: use other data, or set data.split'
+    raise ValueError(f'there is no split {name!r} in {path!r}: there are {errors.listed(names)}{fix}')
 
 
 def rows_of(part: Part, *, rows: int, split: str) -> Sequence[int]:

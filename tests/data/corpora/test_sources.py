@@ -4,6 +4,7 @@ import gzip
 import json
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 from typing import get_args
@@ -101,11 +102,22 @@ def _try(folder, split):
     return []
 
 
+def test_a_folder_of_many_files_without_the_split_is_read_as_one_by_the_message(tmp_path):
+  for index in range(67):  # as BLiMP is published
+    (tmp_path / f'determiner_noun_agreement_{index}.jsonl').write_text('{"text": "a cat"}\n')
+  with pytest.raises(ValueError) as error:
+    sources.open_source(str(tmp_path), split='test', cache=str(tmp_path / 'cache'))
+  message = str(error.value).replace(str(tmp_path), 'blimp')
+  assert len(message) < 240 and '67 in total' in message
+  path = re.search("path='(.*)' with split='train'", str(error.value))[1]
+  assert len(sources.open_source(path, split='train', cache=str(tmp_path / 'cache'))) == 67
+
+
 @pytest.mark.parametrize(
   ('split', 'words'),
   [
     ('trian', ["no split 'trian'", 'train, validation', "Did you mean 'train'"]),
-    ('test', ["no split 'test'", 'train, validation']),
+    ('test', ["no split 'test'", 'train, validation', "Set its split, such as split='train'"]),
     ('train[3]', ['slice']),
     ('train[a:b]', ['slice']),
     ('train[5:5]', ['no row', '20']),
