@@ -20,6 +20,7 @@ import os
 from collections.abc import Sequence
 
 from plm_jax.cli import command
+from plm_jax.config import signatures
 from plm_jax.text import recipe
 from plm_jax.training.before.model_from import expand
 
@@ -42,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.error('needs --topology=CHIP:SIZES, such as v5e:4x4')
   if arguments.search and arguments.state_only:
     parser.error('--search compiles and --state_only does not: remove one of them')
+  if arguments.epoch_tokens and settings['steps']:
+    parser.error('--epoch_tokens is for a run of epochs, and this config has steps: remove it')
   os.environ['JAX_PLATFORMS'] = 'cpu'  # a TPU of this machine may be in use
   os.environ.pop('XLA_FLAGS', None)  # libtpu exits at a flag meant for CPUs
   from plm_jax.planning import report, stand_in, topology  # loads jax
@@ -51,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     topology.check_installed(described)
   header = recipe.header_of(arguments.config or '')
   vocab = stand_in.vocab_of(settings, header=header, size=arguments.vocab_size)
-  own = '' if arguments.changes or arguments.slices > 1 else str(arguments.config).rpartition('experiments/')[2]
+  changed = arguments.changes or arguments.slices > 1 or not arguments.config
+  # a copy of a config elsewhere may differ: '../...' names no row
+  own = '' if changed else os.path.relpath(os.path.realpath(arguments.config), signatures.ROOT.parent / 'experiments')
   flags = {name: vars(arguments)[name] for name in ('state_only', 'search', 'epoch_tokens')}
   estimate = report.plan(settings, vocab, described, header=header, row=f'{own} on {described.name}', **flags)
   command.show(json.dumps(estimate, indent=2) if arguments.json else report.text(estimate))

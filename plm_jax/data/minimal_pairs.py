@@ -157,6 +157,8 @@ def _read(
 ) -> Pairs:
   for key, name in [('good', good), ('bad', bad), *[('groups', name) for name in groups or ()]]:
     errors.check_choice(f'data.{key}', 'field', name, records.fields, place=records.where)
+  if good == bad:
+    raise errors.ConfigError(f'data.good and data.bad are both {good!r}: name the other field with data.bad')
   wanted = [name for name in GROUPS if name in records.fields] if groups is None else groups
 
   def read(index: int) -> tuple[tuple[str, str], dict[str, Any]]:

@@ -225,11 +225,12 @@ def _times(plan: Mapping[str, Any]) -> list[str]:
     return [*lines, '            cycles are unknown: the step may take far longer than at 40 % of the peak']
   runs = plan['without_cycles']
   silent = 'not counted' if runs is None else ', '.join(f'{count} {name}' for name, count in runs.items()) or 'none'
-  largest = BY.get(plan['largest'], f'{plan["largest"]} of the peak')
+  by = plan['largest']
+  largest = f'a lower bound, by {BY[by]}' if by in BY else f'an assumption, {by} of the peak'
   return [
     *lines,
-    f'            at least the largest, by {largest}: to it add runs without cycles ({silent})',
-    f'            and transfers that do not overlap; cycles {plan["cycles_from"]}, not measured',
+    f'            the largest is {largest}; runs without cycles come on top of cycles ({silent}), as do',
+    f'            transfers that do not overlap; cycles {plan["cycles_from"]}, not measured',
   ]
 
 
@@ -239,14 +240,9 @@ def short(figure: float) -> str:
 
 
 def noise_line(share: float, open_loops: int, step_open_loops: int) -> str:
-  """Write the noise's share of a step, with its direction of error.
+  """Write the noise's share of a step's cycles, with its direction of error.
 
-  A loop of unknown length counts as one round.
-
-  Args:
-    share: of the step's cycles.
-    open_loops: loops of unknown length in the noise.
-    step_open_loops: the same in the step, those of the noise included.
+  A loop of unknown length counts as one round; those of the step include those of the noise.
   """
   others = step_open_loops > open_loops
   bound = 'about ' if others and open_loops else 'at most ' if others else 'at least ' if open_loops else ''
@@ -257,12 +253,7 @@ def noise_line(share: float, open_loops: int, step_open_loops: int) -> str:
 
 
 def redundancy_line(factor: float, step: Mapping[str, Any]) -> str:
-  """Write the ratio of computed to counted operations, and its causes.
-
-  Args:
-    factor: 'redundancy' of a plan: the operations of all devices by the counted ones.
-    step: the training step, see `compile.compiled_train`.
-  """
+  """Write the ratio of computed to counted operations, and its causes."""
   line = f'redundancy  all devices compute {factor:.2f} times that, by the products in the program'
   missing = [f'{step["silent_kernels"]} runs of kernels without an estimate'] * (step['silent_kernels'] > 0)
   missing += [f'further rounds of {step["open_loops"]} loops of unknown length'] * (step['open_loops'] > 0)

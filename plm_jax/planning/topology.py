@@ -61,11 +61,7 @@ class Topology(NamedTuple):
 
 
 def parse(name: str, *, slices: int = 1) -> Topology:
-  """Parse a name such as 'v5e:4x4' or 'v5p:4x4x8' without the compiler.
-
-  Raises:
-    ConfigError: no such chip, or a shape that it does not come in.
-  """
+  """Parse a name such as 'v5e:4x4' without the compiler, or raise ConfigError."""
   if re.fullmatch(r'v\w+-\d+', name):  # an accelerator type
     shapes = {'v5e': PLANES, 'v6e': PLANES, 'v4': SMALL_BOXES, 'v5p': SMALL_BOXES}
     names = [f'{generation}:{"x".join(map(str, sides))}' for generation in shapes for sides in shapes[generation]]

@@ -377,7 +377,12 @@ def _reader(
   abstract = trained_part.cut(abstract, tx) if cut else abstract
 
   def read(step: int) -> PyTree:
-    _, state = checkpoint.restore(folder.checkpoints, abstract, step=step)
+    try:
+      _, state = checkpoint.restore(folder.checkpoints, abstract, step=step)
+    except ValueError as error:
+      first = str(error).partition(';')[0]
+      fix = f'Leave --config out, or take its parameters: --weights={folder.root} instead of --workdir'
+      raise ConfigError(f'--workdir={folder.root}: saved by another config: {first}. {fix}') from error
     if cut:
       whole = weights.open(folder.root, step=step).as_saved.tree()
       state = trained_part.joined(state, placed(whole, task, spec, layout=layout))

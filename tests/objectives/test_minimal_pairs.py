@@ -251,6 +251,7 @@ def test_a_run_of_pre_training_measures_it(kind, data, tmp_path):
       ('--config.data.good=sentence',),
       "unknown field 'sentence'.*Did you mean 'sentence_bad' or 'sentence_good'",
     ),
+    ('bert', PAIRS, ('--config.data.bad=sentence_good',), "are both 'sentence_good'"),
     ('bert', PAIRS, ("--config.data.groups=('field',)",), "data.groups: unknown field 'field'"),
   ],
 )

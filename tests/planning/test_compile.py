@@ -107,12 +107,12 @@ def test_hours_are_also_those_of_cycles_and_links(data):
   assert unread['largest'] == '40 %' and 'links' not in unread['seconds_per_step']  # its clock is unknown
 
 
-def planned(capsys, *flags: str, config: str = 'bert/base.py') -> str:
-  assert plan.main([f'--config=experiments/{config}', '--topology=v5e:4x4', '--state_only', *flags]) == 0
+def planned(capsys, *flags: str, config: str = 'bert/base.py', root: str = '') -> str:
+  assert plan.main([f'--config={root}experiments/{config}', '--topology=v5e:4x4', '--state_only', *flags]) == 0
   return capsys.readouterr().out
 
 
-def test_without_a_compiler_cycles_are_the_stored_ones(monkeypatch, capsys):
+def test_without_a_compiler_cycles_are_the_stored_ones(monkeypatch, capsys, tmp_path):
   for name in ('JAX_PLATFORMS', 'XLA_FLAGS'):  # as the tests have them, put back afterwards
     monkeypatch.setenv(name, os.environ.get(name, ''))
   stored = json.loads((conftest.ROOT / 'experiments' / 'slices.json').read_text())['rows']['bert/base.py on v5e:4x4']
@@ -123,12 +123,21 @@ def test_without_a_compiler_cycles_are_the_stored_ones(monkeypatch, capsys):
   assert re.search(rf'step, ms +61\.1 at 40 %.*; {1e3 * seconds:.1f} {cycles}, 3\.\d by the bytes over the links', out)
   assert re.search(rf'hours .*; {hours} {cycles}, 1\.0 by', out)
   silent = ', '.join(f'{count} {name}' for name, count in stored['without_cycles'].items())
-  assert re.search(rf'the largest, .*40 %.*: to it add runs without cycles \({silent}\)', out) and 'kernels' in silent
+  assert re.search(rf'the largest is an assumption, 40 % .*; runs without cycles .* \({silent}\)', out)
+  assert 'kernels' in silent and 'at least' not in out
   assert re.search(r'cycles stored in experiments/slices\.json, libtpu .*, not measured', out)
   assert f'at most {1e4 * max(seconds, 0.0611) / 60:.1f} minutes' in out  # a lost chip: 10,000 steps by the largest
   for changed in ('--config.execution.remat=full', '--slices=2'):  # another program
     assert 'cycles are unknown' in planned(capsys, changed)
-  assert re.search(r'hours .*\(10 epochs of 770,000,000 tokens\)', planned(capsys, config='elmo/pretrain.py'))
+  own = tmp_path / 'experiments' / 'bert' / 'base.py'  # a copy of the user's, with another program
+  own.parent.mkdir(parents=True)
+  own.write_text((conftest.ROOT / 'experiments/bert/base.py').read_text().replace("layers='loop'", "layers='scan'"))
+  assert 'cycles are unknown' in planned(capsys, root=f'{tmp_path}/')
+  assert 'cycles stored in' in planned(capsys, root=f'{conftest.ROOT}/')
+  with pytest.raises(ConfigError, match='this config has steps: remove it'):
+    planned(capsys, '--epoch_tokens=1000')
+  elmo = planned(capsys, config='elmo/pretrain.py')
+  assert re.search(r'hours .*\(10 epochs of 770,000,000 tokens\)', elmo) and 'the largest is a lower bound, by' in elmo
   assert re.search(r'\(10 epochs of 1,000 tokens\)', planned(capsys, '--epoch_tokens=1000', config='elmo/pretrain.py'))
 
 

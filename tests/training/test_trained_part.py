@@ -74,6 +74,15 @@ def test_every_door_finds_the_whole_model(whole, part, data, base):
   assert ours == theirs
 
 
+def test_another_config_than_that_of_the_run_is_refused_with_the_flag_that_takes_its_parameters(whole, data):
+  other = runs.settings('causal_lm', data, steps=2, seed=1, model=MODEL)
+  with pytest.raises(
+    ConfigError, match=f'saved by another config: .* --weights={whole} instead of --workdir'
+  ) as caught:
+    evaluate_saved.evaluate_run(other, RunFolder.at(whole))
+  assert len(str(caught.value).replace(str(whole), 'runs/x')) < 300
+
+
 def test_another_source_is_noticed(part, data, base, tmp_path: pathlib.Path):
   copy, source = tmp_path / 'copy', tmp_path / 'base'
   shutil.copytree(part, copy)
