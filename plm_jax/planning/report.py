@@ -240,7 +240,7 @@ def short(figure: float) -> str:
 
 
 def noise_line(share: float, open_loops: int, step_open_loops: int) -> str:
-  """Write the noise's share of a step's cycles, with its direction of error.
+  """Write the noise's share of cycles, with its direction of error.
 
   A loop of unknown length counts as one round; those of the step include those of the noise.
   """
