@@ -11,12 +11,10 @@ ROWS = {  # word of the config: name, RACE, SQuAD 2.0 (F1, exact match), MNLI (m
   'no_memory': ('without memory', (65.55, 80.15, 77.27, 85.32, 85.05, 92.78)),
   'no_ngrams': ('without spans', (65.95, 80.61, 77.91, 85.49, 85.02, 93.12)),
   'unidirectional': ('without reversed rows', (66.34, 80.65, 77.87, 85.31, 84.99, 92.66)),
+  'dae': ('DAE + Transformer-XL', (65.03, 79.56, 76.80, 84.88, 84.45, 92.60)),
 }
 OTHERS = {  # why there is none here, and its numbers
   'BERT base': ("the numbers of BERT's authors", (64.3, 76.30, 73.66, 84.34, 84.65, 92.78)),
-  'DAE + Transformer-XL': (
-    'no trunk here has the memory with masked tokens', (65.03, 79.56, 76.80, 84.88, 84.45, 92.60)
-  ),
   'with next sentences': ('no XLNet here has a second task', (66.76, 79.83, 76.94, 85.32, 85.09, 92.89)),
 }  # fmt: skip
 COLUMNS = ('RACE', 'SQuAD 2.0', 'SQuAD 2.0 EM', 'MNLI', 'MNLI-mm', 'SST-2')
@@ -44,6 +42,8 @@ def get_table(scale):
     claims=claims.claimed(
       columns,
       rows,
+      ('XLNet, K = 7', 'DAE + Transformer-XL'),
+      ('XLNet, K = 6', 'DAE + Transformer-XL'),
       ('XLNet, K = 6', 'without memory'),
       ('XLNet, K = 6', 'without spans'),
       ('XLNet, K = 6', 'without reversed rows'),

@@ -38,7 +38,7 @@ LOGIT_ROWS = 8  # rows whose logits are in memory at once, where every token has
 
 Kind = Literal['causal', 'masked', 'streams', 'sentinel', 'text', 'blank', 'permuted', 'detected']
 # head by attention; a decoder has none
-NEEDED = {'bidirectional': 'mlm', 'permutation': 'lm'}
+HEADS_OF = {'bidirectional': ('mlm',), 'permutation': ('lm', 'mlm')}  # of which a model has one
 
 
 class Settings(NamedTuple):
@@ -93,7 +93,8 @@ def make(
   require(trunk, user=user, attention=attention, offers=() if streams else (Attends,))
   own = heads or ()
   detects = 'generator' in own or ('rtd' in own and 'mlm' not in own)  # 'mlm' is then a head of the generator
-  needed = 'rtd' if detects else 'softmax' if streams else NEEDED.get(trunk.ATTENTION)
+  possible = ('rtd',) if detects else ('softmax',) if streams else HEADS_OF.get(trunk.ATTENTION, (None,))
+  needed = next((head for head in possible if head in own), possible[0])
   if heads is not None and needed not in (None, *heads) and not trunk.PREDICTS_NEXT:
     raise ValueError(
       f'{user}: the model has no language-model head ({needed}), only {", ".join(heads)}: name a folder or a run '
@@ -155,7 +156,7 @@ def _bind(
   sentences = Sentences(*around, corrupt.find_mask(vocab, user=user))
   if trunk.ATTENTION in ('encoder-decoder', 'prefix'):
     return 'text' if trunk.ATTENTION == 'encoder-decoder' else 'blank', answers.Model(trunk), sentences
-  if trunk.ATTENTION == 'permutation':
+  if needed == 'lm':
     return 'permuted', permutation_lm.Model(trunk, OutputBias(trunk.vocab_size)), sentences
   if trunk.PREDICTS_NEXT:
     return 'masked', gpt_bert.Model(trunk), sentences

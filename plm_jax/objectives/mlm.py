@@ -42,6 +42,11 @@ class Model(nn.Module):
     hidden = self.trunk(**inputs, train=train)['hidden']
     return self.mlm(states_at(hidden, predict), self.trunk.attend)
 
+  def continued(self, predict: Array, carry: PyTree, train: bool = False, **inputs: Array) -> tuple[Array, PyTree]:
+    """Compute the logits of rows that follow those of `carry`, and the next carry."""
+    out = self.trunk(**inputs, carry=carry, train=train)
+    return self.mlm(states_at(out['hidden'], predict), self.trunk.attend), out['carry']
+
 
 def states_at(hidden: Array, positions: Array) -> Array:
   """Gather states [b, l, d] at positions int[b, t]: [b, t, d]."""
@@ -67,6 +72,7 @@ def make(
   edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
   masking: corrupt.Masking = 'dynamic',
   copies: Count = 10,
+  memory: bool | None = None,
 ) -> Task:
   """Build masked language modelling for a bidirectional trunk.
 
@@ -75,12 +81,13 @@ def make(
     edit: how to corrupt them: a function of `noise.edit` with its settings. It may not move tokens.
     masking: 'dynamic' samples new masks at every step (RoBERTa), 'static' repeats `copies` maskings of each row (BERT).
     copies: maskings of a row when static.
+    memory: carry the trunk's memory from row to row, for rows of `data.bptt` (Yang et al. 2019, Table 6, row 3).
   """
-  require(
-    trunk, user="objective 'mlm'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'), offers=(Attends,)
-  )
-  s = bind(vocab, where=where, edit=edit, masking=masking, copies=copies)
-  return make_task(trunk, vocab, s)
+  inputs = ('tokens', 'segment_ids', *(('carry',) if memory else ()))
+  attention = ('bidirectional', 'permutation')
+  require(trunk, user="objective 'mlm'", attention=attention, inputs=inputs, offers=(Attends,))
+  task = make_task(trunk, vocab, bind(vocab, where=where, edit=edit, masking=masking, copies=copies))
+  return task._replace(loss=continued_loss, init_carry=trunk.init_carry) if memory else task
 
 
 def bind(
@@ -154,6 +161,12 @@ def make_targets(rows: Mapping[str, Array], row_weight: Array) -> dict[str, Arra
 def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of the corrupted tokens."""
   return score(forward(**example.inputs), example.targets)
+
+
+def continued_loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute `loss` with the memory of the rows before; also the next memory."""
+  logits, after = forward(method='continued', **example.inputs, carry=carry)
+  return score(logits, example.targets)._replace(carry=after)
 
 
 def score(logits: Array, targets: Mapping[str, Array]) -> Loss:

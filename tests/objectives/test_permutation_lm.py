@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from plm_jax.core.types import Batch
+from plm_jax.layers.vocab_head import make_head
 from plm_jax.models import xlnet
 from plm_jax.noise import keys
-from plm_jax.objectives import permutation_lm
+from plm_jax.objectives import mlm, permutation_lm
 from plm_jax.training import step
 from tests import tiny
 
@@ -132,6 +133,27 @@ def test_the_memory_is_carried_and_reset():
   alone, nothing = evaluate(fresh, second, ())
   assert nothing == () and (np.asarray(after['segment_ids']) == 1).all()
   assert tiny.means(alone) == pytest.approx(tiny.means(without), rel=1e-5)
+
+
+def test_masked_words_are_read_with_the_row_before_where_mlm_has_a_memory():
+  """BERT's objective on Transformer-XL."""
+  trunk = make_task().model.trunk
+  task, alone = mlm.make(trunk=trunk, vocab=V, memory=True), mlm.make(trunk=trunk, vocab=V)
+  first, second = make_batch(seed=1), make_batch(seed=2, reset=False)
+  params, _ = runner(task)
+  _, carry = evaluate(task, first, task.init_carry(ROWS))
+  example = prepare(task, second)
+  logits, after = task.model.apply({'params': params}, **example.inputs, carry=carry, method='continued')
+  inputs = {name: value for name, value in example.inputs.items() if name != 'predict'}
+  out = trunk.apply({'params': params['trunk']}, **inputs, carry=carry)
+  states = jnp.take_along_axis(out['hidden'], example.inputs['predict'][..., None], axis=1)
+  head = make_head(trunk).bind({'params': params['mlm']})
+  want = head(states, lambda features: trunk.bind({'params': params['trunk']}).attend(features))
+  np.testing.assert_allclose(logits, want, rtol=1e-5, atol=1e-5)
+  assert (np.asarray(after['segment_ids']) == 1).all() and tiny.same(after, out['carry'])
+  remembered, cleared = (tiny.means(evaluate(task, batch, carry)[0]) for batch in (second, make_batch(seed=2)))
+  assert cleared == pytest.approx(tiny.means(evaluate(alone, second, ())[0]), rel=1e-5)
+  assert remembered['loss'] != pytest.approx(cleared['loss'], rel=1e-4)
 
 
 def test_a_target_changes_its_own_label_and_not_its_own_logits():
