@@ -43,7 +43,7 @@ class Model(nn.Module):
     return self.mlm(states_at(hidden, predict), self.trunk.attend)
 
   def continued(self, predict: Array, carry: PyTree, train: bool = False, **inputs: Array) -> tuple[Array, PyTree]:
-    """Compute the logits of rows that follow those of `carry`, and the next carry."""
+    """Compute logits with the memory `carry`; also the next memory."""
     out = self.trunk(**inputs, carry=carry, train=train)
     return self.mlm(states_at(out['hidden'], predict), self.trunk.attend), out['carry']
 
