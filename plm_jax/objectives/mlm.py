@@ -164,7 +164,7 @@ def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
 
 
 def continued_loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute `loss` with the memory of the rows before; also the next memory."""
+  """Compute `loss` with the memory of earlier rows; also the next memory."""
   logits, after = forward(method='continued', **example.inputs, carry=carry)
   return score(logits, example.targets)._replace(carry=after)
 
