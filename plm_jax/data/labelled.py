@@ -9,6 +9,7 @@ The input format is a file of `rows/layouts/`, for one text A or a pair A, B (fu
   plain    [beginning token] A end (B end)
   text     A (B) end
   bare     A (B)
+  tokenizer  the special tokens in the file of the tokenizer, as A </s> ro_RO of mBART
   elmo     A (B), each a text by itself
 
 The kind of label is a file of `rows/kinds/`: 'class' gives int32 labels, 'multilabel' several classes, 'regression'

@@ -37,7 +37,7 @@ def assemble(
   """Build a vocabulary from the content of a `tokenizer.json`.
 
   Args:
-    spec: HF's format. Padding, truncation and post-processing are dropped: sequences are laid out elsewhere.
+    spec: HF's format. Padding and truncation are dropped: sequences are laid out elsewhere.
     roles: role -> token. These tokens are special even if the spec does not mark them.
     counts: of each token, or of all except the last ones, which are new.
     record: how it was trained.
@@ -46,6 +46,7 @@ def assemble(
   Raises:
     ValueError: an unsupported kind of tokenizer, ids with gaps, no such token, or no padding token.
   """
+  processor = spec.get('post_processor')
   spec = dict(sorted({**spec, 'truncation': None, 'padding': None, 'post_processor': None}.items()))
   kind = specs.kind_of(spec)
   ids = specs.token_ids(spec)
@@ -73,6 +74,7 @@ def assemble(
     record=dict(record or {}),
     digest=specs.digest(spec, roles),
     model=model,
+    processor=processor,
   )
 
 

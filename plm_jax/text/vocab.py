@@ -59,6 +59,7 @@ class Vocab:
     digest: hex SHA-256 of everything that determines the ids of a text and of the roles, not of counts and record.
     model: the model file of a SentencePiece vocabulary that was trained here, saved for other libraries.
     named: the names of special tokens in raw text are read as these tokens.
+    processor: writes special tokens around texts in `marked`, if the file of the vocabulary has one.
   """
 
   kind: str
@@ -73,6 +74,7 @@ class Vocab:
   digest: str
   model: bytes | None = dataclasses.field(default=None, repr=False)
   named: bool = False
+  processor: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
 
   @property
   def size(self) -> int:
@@ -211,6 +213,13 @@ class Vocab:
   @functools.cached_property
   def _marked(self) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_str(self.content)
+
+  @property
+  def marked(self) -> tokenizers.Tokenizer | None:
+    """Return the tokenizer with its special tokens around texts, if known."""
+    if self.processor is None:
+      return None
+    return tokenizers.Tokenizer.from_str(json.dumps({**json.loads(self.content), 'post_processor': self.processor}))
 
   @functools.cached_property
   def _ids(self) -> dict[str, int]:

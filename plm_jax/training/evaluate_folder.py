@@ -13,11 +13,11 @@ from plm_jax.config import build, signatures
 from plm_jax.core import errors, param_paths, sharding
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Execution, PyTree, Task, Vocab
+from plm_jax.data.rows import framing
 from plm_jax.io import other_forms
 from plm_jax.io.files import Where
 from plm_jax.text import tokenizer
 from plm_jax.training import parts
-from plm_jax.training.before.from_data import written
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import init_params
 from plm_jax.weights import task_heads
@@ -45,7 +45,7 @@ def model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
   except CheckpointError as error:
     raise ConfigError(f'evaluate: {error}') from error
   own = _with_start(_with_head(settings, opened.adapter, source), opened.token_ids, vocab)
-  template = written(tokenizer.marked(opened.vocab))
+  template = framing.written(tokenizer.marked(opened.vocab))
   return parts.parts_of(trunk, own, vocab, heads=tuple(params), template=template), params
 
 

@@ -262,9 +262,9 @@ def test_what_a_release_cannot_be_asked(data: pathlib.Path, tmp_path: pathlib.Pa
   with pytest.raises(ConfigError, match=r"'classify'.*encode, classify.*\btag\b"):
     plm_jax.load(tmp_path / 'classes').tag('a')
   save('Bert', 'ForSequenceClassification', data, tmp_path / 'strange')
-  strange = make_tokenizer(data / 'vocab' / 'tokenizer.json', ('</s> $A <s>', '</s> $A $B <s>'))
+  strange = make_tokenizer(data / 'vocab' / 'tokenizer.json', ('</s> $A:1 <s>', '</s> $A:1 $B <s>'))
   strange.save_pretrained(tmp_path / 'strange')
-  with pytest.raises(ConfigError, match=r'special tokens.* layout=(\w+)$') as said:
+  with pytest.raises(ConfigError, match=r'sentence types.* layout=(\w+)$') as said:
     plm_jax.load(tmp_path / 'strange').classify('a')
   named = str(said.value).rpartition('=')[2]
   assert len(plm_jax.load(tmp_path / 'strange', layout=named).classify('a')['probabilities']) == 2

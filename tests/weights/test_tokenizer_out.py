@@ -87,8 +87,9 @@ def test_labelled_rows(vocab, data, layout, tmp_path):
   for name, fields in {'one': ('text',), 'two': ('a', 'b')}.items():
     block = dict(name='labelled', path=str(data / name), fields=fields, layout=layout, length=900, batch_size=8)
     settings = {'data': {**block, 'cache': str(tmp_path / 'cache')}}
-    if layout == 'glm4' or (layout == 'glm' and vocab.mask_id is None):
-      with pytest.raises(ValueError, match=r'\[MASK\]' if layout == 'glm' else r'\[gMASK\]'):
+    if layout in ('glm4', 'tokenizer') or (layout == 'glm' and vocab.mask_id is None):
+      lacking = {'glm': r'\[MASK\]', 'glm4': r'\[gMASK\]', 'tokenizer': 'no special tokens'}[layout]
+      with pytest.raises(ValueError, match=lacking):
         rows(vocab, settings['data'])
       continue
     theirs = export(vocab, settings, tmp_path / name)

@@ -1,9 +1,12 @@
 """Special tokens around the fields of a labelled example; shared by the files of `layouts/`."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from plm_jax.core.types import Template
 from plm_jax.data.rows.packing import Frame
+
+if TYPE_CHECKING:
+  import tokenizers
 
 
 class Layout(NamedTuple):
@@ -34,14 +37,30 @@ def needed(token_id: int | None, token: str) -> int:
 
 def template(single: Layout, pair: Layout) -> Template:
   """Convert the layouts of one and two fields for a tokenizer."""
-  return Template(_parts(single, 'A'), _parts(pair, 'AB'))
+  return Template(parts(single, 'A'), parts(pair, 'AB'))
 
 
-def _parts(layout: Layout, fields: str) -> tuple[tuple[int | str, int], ...]:
-  parts: list[tuple[int | str, int]] = []
+def parts(layout: Layout, fields: str) -> tuple[tuple[int | str, int], ...]:
+  """Return the special tokens and fields of a sequence, with their types."""
+  found: list[tuple[int | str, int]] = []
   for index, (field, (before, after)) in enumerate(zip(fields, layout.frames, strict=True)):
     own: list[int | str] = [*before, field, *after]
-    parts += [(part, index if layout.typed else 0) for part in own]
+    found += [(part, index if layout.typed else 0) for part in own]
   if layout.last_type is not None:
-    parts[-1] = (parts[-1][0], layout.last_type)
-  return tuple(parts)
+    found[-1] = (found[-1][0], layout.last_type)
+  return tuple(found)
+
+
+def written(marked: 'tokenizers.Tokenizer') -> Template:
+  """Return the tokens around one text and around two."""
+
+  def parts_of(second: str | None) -> tuple[tuple[int | str, int], ...]:
+    made = marked.encode('a', second)
+    found: list[tuple[int | str, int]] = []
+    for token, kind, text in zip(made.ids, made.type_ids, made.sequence_ids, strict=True):
+      part = (token, kind) if text is None else ('AB'[text], kind)
+      if part[0] != (found[-1][0] if found else None) or text is None:
+        found.append(part)
+    return tuple(found)
+
+  return Template(parts_of(None), parts_of('a'))

@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
 from plm_jax import config
 from plm_jax.cli import signals
 from plm_jax.config import build, signatures
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
-from plm_jax.core.types import Labels, Template, Vocab
+from plm_jax.core.types import Labels, Vocab
 from plm_jax.data.corpora import sources, splits
 from plm_jax.data.rows import first_row, framing
 from plm_jax.io import checksums, files, model_folders
@@ -32,6 +30,7 @@ log = logging.getLogger(__name__)
 Settings = Mapping[str, Any]
 # Layouts that tokenizers of releases write around a text, in the order in which they are tried.
 PUBLISHED = ('bert', 'roberta', 'xlnet', 'plain', 'begin', 'text', 'glm4', 'bare')
+OWN = 'tokenizer'  # what the file of the tokenizer writes, if it is none of these
 NAMED = ('bert', 'roberta', 'xlnet')  # layouts of one family of models, which another does not read
 
 
@@ -194,16 +193,18 @@ def layout_of_release(folder: str, *, texts: int, key: str = '--config.data.layo
     found = layout_of(folder, texts=texts, bare=True, kinds=False)  # the model reads none, as GPT-2
   if found is None:
     vocab, styles = tokenizer.load(_tokenizer_of(folder) or files.path(folder)), build.files_of('data.rows.layouts')
-    closest = next(name for name in ('plain', *PUBLISHED) if _frames(styles[name], vocab, texts) is not None)
-    raise ConfigError(
-      f'data.layout: the tokenizer of {folder} writes special tokens around texts as no layout does '
-      f'({", ".join(PUBLISHED)}). Name the one that comes closest: {key}{closest}'
-    )
+    fitting = [name for name in (OWN, 'plain', *PUBLISHED) if _frames(styles[name], vocab, texts) is not None]
+    if fitting[0] != OWN:
+      raise ConfigError(
+        f'data.layout: the tokenizer of {folder} sets sentence types as no layout does ({", ".join(PUBLISHED)}). '
+        f'Name the one that comes closest: {key}{fitting[0]}'
+      )
+    found = OWN
   classifies = any(str(name).endswith('ForSequenceClassification') for name in theirs.get('architectures') or ())
   place, pad = _tokenizer_of(folder), theirs.get('pad_token_id')
   if not classifies or theirs.get('is_encoder_decoder') or place is None or pad is None:
     return found
-  last = written(tokenizer.marked(place)).single[-1][0]
+  last = framing.written(tokenizer.marked(place)).single[-1][0]
   if last == pad:
     raise ConfigError(
       f'data.layout: the tokenizer of {folder} ends texts with the token {last}, which pads rows as well, so that '
@@ -293,7 +294,7 @@ def layout_of(folder: str, *, texts: int = 2, bare: bool = False, kinds: bool = 
   if place is None:
     return None
   with errors.stage('data.layout'):
-    vocab, theirs = tokenizer.load(place), written(tokenizer.marked(place))
+    vocab, theirs = tokenizer.load(place), framing.written(tokenizer.marked(place))
   styles = build.files_of('data.rows.layouts')
   for name in PUBLISHED if bare else PUBLISHED[:-1]:
     try:
@@ -312,18 +313,3 @@ def _tokens(parts: Sequence[tuple[int | str, int]]) -> list[int | str]:
 
 def _tokenizer_of(folder: str) -> Path | None:
   return next((one for one in model_folders.tokenizer_places(folder) if tokenizer.exists(one)), None)
-
-
-def written(marked: tokenizers.Tokenizer) -> Template:
-  """Return the tokens around one text and around two."""
-
-  def parts(second: str | None) -> tuple[tuple[int | str, int], ...]:
-    made = marked.encode('a', second)
-    found: list[tuple[int | str, int]] = []
-    for token, kind, text in zip(made.ids, made.type_ids, made.sequence_ids, strict=True):
-      part = (token, kind) if text is None else ('AB'[text], kind)
-      if part[0] != (found[-1][0] if found else None) or text is None:
-        found.append(part)
-    return tuple(found)
-
-  return Template(parts(None), parts('a'))
