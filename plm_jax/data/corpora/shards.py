@@ -148,8 +148,11 @@ def groups(stems: Mapping[Path, str], *, path: str, wild: bool) -> dict[str, lis
     first = str(next((index for index in range(count) if index not in present), ''))
     missing = f'{name[: digits.start()]}{first:>0{len(digits[0])}}{name[digits.end() :]}' if digits and first else ''
     if missing and fnmatch.fnmatchcase(missing, pattern):
+      varied = [at for at, letters in enumerate(zip(*present.values(), strict=False)) if len({*letters}) > 1]
+      for at in varied if len(varied) == 1 else ():  # a pattern of up to ten shards
+        name = f'{name[:at]}[{"".join(sorted({own[at] for own in present.values()}))}]{name[at + 1 :]}'
       raise ValueError(
-        f'{path} has {len(present):,} of {count:,} shards, without {missing}: fetch the others, or read a single file, '
-        f'such as {folder / name}'
+        f'{path} has {len(present):,} of {count:,} shards, without {missing}: fetch the others, or name those to read, '
+        f'such as {str(folder / name)!r}'
       )
   return by_split

@@ -99,7 +99,7 @@ def check(name: str, names: Sequence[str], *, path: str) -> None:
   """Raise ValueError, which lists splits, if a data set lacks one."""
   if name not in names:
     fix = ', with an optional slice such as [:90%] or [10:20].' + errors.suggest(name, names)
-    if name == 'test':
+    if name == 'test' or (name != 'train' and 'train' not in names):
       whole = f"Read all files as one: path='{path}/*' with split='train'"
       fix = f'. {whole if len(names) > 9 else f"Set its split, such as split={names[0]!r}"}'
     elif 'train' in names:

@@ -86,6 +86,17 @@ def test_a_missing_or_damaged_shard_is_named(c4, tmp_path):
     texts(c4, tmp_path / 'cache')
 
 
+def test_the_first_shards_alone_are_read_by_the_pattern_of_the_message(tmp_path):
+  (tmp_path / 'c4').mkdir()
+  for index, word in enumerate('abc'):
+    (tmp_path / 'c4' / f'train-0000{index}-of-01024.jsonl').write_bytes(content(word))
+  with pytest.raises(ValueError, match=r'has 3 of 1,024 shards, without train-00003-of-01024\.jsonl') as caught:
+    texts(tmp_path / 'c4', tmp_path / 'cache')
+  pattern = str(caught.value).split("'")[1]
+  assert pattern.endswith('train-0000[012]-of-01024.jsonl')
+  assert texts(pattern, tmp_path / 'cache') == ['a', 'b', 'c']
+
+
 def test_the_digest_is_of_the_rows_and_counts_are_kept(c4, tmp_path, monkeypatch):
   def digest(folder):
     return sources.documents(str(folder), cache=str(tmp_path / 'cache')).digest

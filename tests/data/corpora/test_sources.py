@@ -102,6 +102,14 @@ def _try(folder, split):
     return []
 
 
+def test_a_missing_evaluation_split_is_not_said_to_be_for_training(tmp_path):
+  (tmp_path / 'test.jsonl').write_text('{"text": "a cat"}\n')
+  with pytest.raises(ValueError, match="Set its split, such as split='test'"):
+    sources.open_source(str(tmp_path), split='validation', cache=str(tmp_path / 'cache'))
+  with pytest.raises(ValueError, match='None of them is for training'):
+    sources.open_source(str(tmp_path), split='train', cache=str(tmp_path / 'cache'))
+
+
 def test_a_folder_of_many_files_without_the_split_is_read_as_one_by_the_message(tmp_path):
   for index in range(67):  # as BLiMP is published
     (tmp_path / f'determiner_noun_agreement_{index}.jsonl').write_text('{"text": "a cat"}\n')
