@@ -34,7 +34,6 @@ def plan(
 
   Args:
     vocab: of the run, or `stand_in.Words`.
-    topology: of the devices.
     state_only: estimate without compiling.
     search: if a step does not fit, search for the cheapest change with which all fit.
     header: docstring of the config, whose estimate is repeated.

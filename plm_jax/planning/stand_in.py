@@ -92,7 +92,8 @@ class Words:
     raise ValueError('a placeholder vocabulary cannot be saved')
 
   def id(self, token: str) -> int:
-    """Return the id of a name; KeyError if unknown."""
+    if token not in self._ids:  # as `Vocab`
+      raise ValueError(f'no token {token!r} in a placeholder vocabulary')
     return self._ids[token]
 
 
@@ -100,7 +101,6 @@ def vocab_of(settings: Mapping[str, Any], *, header: str = '', size: int | None 
   """Load the vocabulary of a config, or build one of its size.
 
   Args:
-    settings: of a config.
     header: its docstring, which contains the command that builds the vocabulary, with its size.
     size: of the vocabulary without `vocab.extra`. None takes the existing vocabulary, else the size of the header.
 

@@ -183,9 +183,7 @@ def evaluate_folder(
     settings: what is measured on what; vocabulary, architecture and sizes are those of `source`.
     source: the folder of the model.
     folder: where `evaluations.jsonl` goes; None writes none.
-    name: one of the evaluations; None takes all.
     predictions: where the predictions of the one evaluation go.
-    by_class: as in `evaluate_run`.
   """
   settings = from_data.filled(settings, model=source)
   names = _names(settings, name, predictions, made=None if folder is None else folder.root)

@@ -376,6 +376,8 @@ def test_a_vocabulary_that_is_not_there_has_the_size_of_the_header(path, size, t
   vocab = stand_in.vocab_of(block, header=HEADER)
   assert vocab.size == size + 2
   assert vocab.id('<b>') == size + 1
+  with pytest.raises(ValueError, match="no token '<c>'"):  # as a vocabulary, so that tasks choose another one
+    vocab.id('<c>')
   assert vocab.special_ids[-2:] == (size, size + 1)
   assert len(vocab.starts_word) == len(vocab.num_bytes) == len(vocab.counts) == vocab.size
   assert not np.asarray(vocab.num_bytes)[list(vocab.special_ids)].any()

@@ -29,7 +29,7 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
   for run in needed:
     by_config.setdefault(run.config, []).append(run)
   counts = Counts()
-  counts.add(needed)
+  counts.add([run for run in needed if not run.evaluates])
   shown = Shown(title=f'{table.title}: cost, scale {scale}')
   for column in ('config', 'runs', 'finished', 'operations', f'time of a {CHIP} at {SHARE:.0%}', 'time here'):
     shown.add_column(column, justify='left' if column == 'config' else 'right', overflow='fold')

@@ -46,6 +46,20 @@ def test_an_evaluation_is_one_of_each_pretraining_and_no_fine_tuning(made):
     costs.operations(one, counting.Counts(), None)
 
 
+def test_the_cost_of_a_table_does_not_count_evaluations(made, monkeypatch, capsys):
+  table, plan, places = made
+  counted = []
+
+  def add(self, all_runs):
+    counted.extend(all_runs)
+    self._answers |= {counting._question(run)[0]: 'no size' for run in all_runs}
+
+  monkeypatch.setattr(counting.Counts, 'add', add)
+  costs.show(table, plan, places, scale='tiny')
+  assert counted and not any(run.evaluates for run in counted)
+  assert 'only evaluates' in (out := capsys.readouterr().out) and 'no size' in out
+
+
 def test_what_it_wrote_is_the_result_of_its_cell(made, monkeypatch):
   table, plan, places = made
   one = plan[runs.Cell('one', 'asked')][0][0]
