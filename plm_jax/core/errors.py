@@ -145,6 +145,17 @@ def stage(block: str) -> Iterator[None]:
     raise
 
 
+@contextlib.contextmanager
+def part(name: str) -> Iterator[None]:
+  """Name the adapter of a part, if any, in a ValueError."""
+  try:
+    yield
+  except ValueError as error:
+    if not name:
+      raise
+    raise type(error)(str(error).replace('adapter.', f'adapter.parts.{name}.')) from error
+
+
 def require(
   trunk: Any,
   *,

@@ -202,7 +202,10 @@ def look(
     try:
       labels_of_part[name] = build.look({'split': split, **parts[name]}) or Labels()
     except (ValueError, FileNotFoundError) as error:
-      raise ValueError(f'parts.{name}{"." if str(error).startswith("parts.") else ": "}{error}') from error
+      said = str(error)
+      for key in parts[name]:
+        said = said.replace(f'data.{key}', f'data.parts.{name}.{key}')
+      raise ValueError(f'parts.{name}{"." if said.startswith("parts.") else ": "}{said}') from error
   unlabelled = any(labels.unlabelled for labels in labels_of_part.values())
   if per == 'step':
     return Labels(unlabelled=unlabelled, parts=labels_of_part)

@@ -171,13 +171,18 @@ def check_rows(names: Sequence[str], labels: Labels, task: Task, *, where: str) 
   """Raise ConfigError if a score refuses a row of the block `where`."""
   for name in names:
     score = known(name)
-    found = labels.parts.get(score.part, labels)
+    found, place = labels.parts.get(score.part, labels), f'{where}.parts.{score.part}' if score.part else where
+    if found.mixed:
+      own_task, own_name = task.parts.get(score.part, task), name.removeprefix(f'{score.part}/')
+      for part, inner in found.mixed.items():
+        check_rows([own_name], inner, own_task, where=f'{place}.parts.{part}')
+      continue
     if found.record is None or not found.rows or not signatures.has(f'scores.{score.file}', 'check'):
       continue
     if lacking([keys.records for keys in score.either], {*found.record(0), *_OF_TOKENS}):
       continue  # `check_records` raises
     records = (_named(dict(found.record(row)), task) for row in range(found.rows))
-    with errors.stage(where):
+    with errors.stage(place), errors.part(score.part):
       build.import_file(f'scores.{score.file}').check(records, **score.settings)
 
 

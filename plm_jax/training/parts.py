@@ -328,7 +328,8 @@ def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:
       "parts in data.name='mixture' with data.per='step'"
     )
   for name, part in task.parts.items():
-    check_labels(part, source.parts[name], path=f'{path}, part {name!r}')
+    with errors.part(name):
+      check_labels(part, source.parts[name], path=f'{path}, part {name!r}')
   for name, labels in source.mixed.items() if isinstance(source, Labels) else ():
     check_labels(task, labels, path=f'{path}, part {name!r}')
   if 0 < task.classes < source.classes:

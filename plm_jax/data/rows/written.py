@@ -227,8 +227,11 @@ def find_rows(
   def read(index: int) -> tuple[int, int, int] | None:
     """Return number of right answers, label and number of options."""
     text = write(records, index, form)
+    if text and len(text.targets) == 1 and is_words(cells.parse(text.targets[0])):
+      lists.append(index)
     return None if text is None else (len(text.targets), text.label, len(text.options))
 
+  lists: list[int] = []
   bad = BadRows(records, on_bad_row, every=keep_unlabelled)
   good = bad.read(read)
   bad_rows = bad.report()
@@ -242,6 +245,11 @@ def find_rows(
   row_ids, answers, labels, options = np.array(rows, np.int64).T
   if options.max() > _MOST_OPTIONS:
     raise ValueError(f'{records.where}: a row has {options.max()} options, the limit is {_MOST_OPTIONS}')
+  if lists:
+    log.warning(
+      f'{records.where}: {len(lists):,} of {len(records):,} rows have a text that spells a list as target, which is '
+      'written with its brackets: if its texts are right answers, save lists in JSON lines'
+    )
   if dropped := len(good.rows) - len(np.unique(row_ids)):
     log.info(f'{records.where}: {dropped} rows without a right answer are dropped.')
   return WrittenRows(

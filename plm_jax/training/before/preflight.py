@@ -68,6 +68,8 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
   for where, found in labels.items():
     if found.unlabelled and where not in anyway:
       block = config.of_data(settings)[where]
+      while name := next((name for name, one in {**found.parts, **found.mixed}.items() if one.unlabelled), None):
+        where, block, found = f'{where}.parts.{name}', block['parts'][name], ({**found.parts, **found.mixed})[name]
       raise ConfigError(
         f'{where}.keep_unlabelled: some rows of {block.get("path", block["name"])} have no label, and nothing is '
         'trained or scored on them: leave it out here, and predict them with evaluate --predictions=FILE'

@@ -103,6 +103,23 @@ def test_an_answer_and_its_character_are_two_columns(tmp_path):
     assert record['answers'] == ['2 3'] and batch['start'][0] >= 0
 
 
+@pytest.mark.parametrize('spelling', ['python', 'json', 'numpy'])
+def test_right_texts_of_a_target(tmp_path, spelling, caplog):
+  rows = [{'text': '1 2', 'target': ['3 4', '5']}, {'text': '6', 'target': ['7']}]
+  text = {'kind': 'text', 'fields': ('text',), 'label': 'target', 'layout': 'bare'}
+  same(tmp_path, rows, SPELLINGS[spelling], 'csv', **text)
+  assert 'brackets' not in caplog.text
+  rows = [{'text': '1', 'target': '[2]'}, {'text': '6', 'target': "['7']"}, {'text': '8', 'target': '9'}]
+  small.write_rows(tmp_path / 'some.jsonl', rows)
+  records = served(tmp_path / 'some.jsonl', **text)[1]
+  assert [record['references'] for record in records] == [['[2]'], ["['7']"], ['9']]
+  assert '1 of 3 rows have a list' in caplog.text
+  caplog.clear()
+  form = {'name': 'template', 'inputs': '{text}', 'target': '{target}'}
+  served(tmp_path / 'some.jsonl', make=text_to_text.make, form=form, layout='bare')
+  assert '1 of 3 rows have a text that spells a list as target' in caplog.text
+
+
 def test_what_predict_writes_is_read(tmp_path):
   rows = [{'tokens': w, 'prediction': t} for w, t in zip(SENTENCES, TAGS, strict=True)]
   predicting.write(tmp_path / 'x.csv', rows)

@@ -25,6 +25,7 @@ from plm_jax.training.cost import memory
 from plm_jax.training.parts import make_layout, make_parts, make_vocab
 from plm_jax.training.step import abstract_params
 from tests import runs
+from tests.data import small
 
 
 @pytest.fixture(autouse=True)
@@ -334,6 +335,34 @@ def test_every_part_of_a_mixture_is_checked(
   assert refused(settings, tmp_path) == told
   right = mixed(plain, labelled['fits'], labelled['fits'], where=where, part=part)
   preflight.check(right)
+
+
+@pytest.mark.parametrize('per', ['row', 'step'])
+def test_scores_look_at_the_rows_of_every_part(per: str, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  answers = [{'text': ['Anna'] * found, 'answer_start': [0] * found} for found in (1, 0, 1)]
+  rows = [{'question': 'Who?', 'context': 'Anna is here.', 'answers': each} for each in answers]
+  small.write_rows(tmp_path / 'rows.jsonl', rows)
+  spans = {'name': 'labelled', 'kind': 'spans', 'fields': ('question', 'context'), 'label': 'answers'}
+  spans |= {'path': str(tmp_path / 'rows.jsonl'), 'cache': str(tmp_path / 'cache')}
+  block = {'name': 'mixture', 'per': per, 'rates': 'equal', 'length': 32, 'batch_size': 8}
+  several = {'name': 'multitask', 'parts': {'one': {'name': 'span', 'no_answer': True}, 'two': {'name': 'span'}}}
+  adapter = several if per == 'step' else {'name': 'span'}
+  given = {'data': block | {'parts': {'one': spans, 'two': spans}}, 'adapter': adapter, 'eval': {}, 'best': None}
+  fix = 'adapter.parts.two.no_answer' if per == 'step' else 'adapter.no_answer'
+  place = 'data.parts.two' if per == 'step' else 'data.parts.one'
+  settings = config.resolve({**runs.settings('classify', data), **given})
+  with pytest.raises(ConfigError, match=rf'^{place}: 1 of 3 questions have no answer.* {fix}=True'):
+    preflight.check(settings)
+  block = settings['adapter']['parts']['two'] if per == 'step' else settings['adapter']
+  preflight.check({**settings, 'adapter': {**settings['adapter'], **_with_no_answer(settings['adapter'], block)}})
+  small.write_rows(tmp_path / 'rows.jsonl', [rows[0], {**rows[1], 'context': 3}])
+  with pytest.raises(ConfigError, match=r"^data: parts.one: .*data.parts.one.on_bad_row='skip'"):
+    preflight.check(settings)
+
+
+def _with_no_answer(adapter: dict[str, Any], block: dict[str, Any]) -> dict[str, Any]:
+  right = {**block, 'no_answer': True}
+  return {'parts': {**adapter['parts'], 'two': right}} if 'parts' in adapter else right
 
 
 def test_a_score_by_itself_checks_every_evaluation_first(
