@@ -9,8 +9,10 @@ python launch/blimp_filtered.py ../shared/data/blimp data/blimp_filtered data/ba
 plm-jax evaluate --config=experiments/blimp/pairs.py --weights=runs/babylm/opt_10m \
     --config.data.path=data/blimp_filtered --workdir=runs/babylm/opt_10m_blimp
 
-babylm_10M and babylm_dev are folders of the challenge. With `100m` text and vocabulary are data/babylm_100m and
-runs/vocab/babylm_100m. `--config.data.path=FOLDER` names other text.
+babylm_10M and babylm_dev are folders of the challenge. With `100m` the text is data/babylm_100m, and its vocabulary:
+plm-jax vocab train --source=data/babylm_100m --name=byte_bpe --size=50265 --specials=roberta \
+    --out=runs/vocab/babylm_100m
+`--config.data.path=FOLDER` names other text.
 
 Hardware: one GPU; some hours for ten million words.
 Expect (BLiMP filtered by vocabulary, mean of twelve phenomena; 10 M and 100 M words): opt 62.6, 75.3; roberta 69.5,

@@ -1,12 +1,16 @@
 """The baselines of the BabyLM challenge of 2023, at 10 and 100 million words.
 
+mkdir -p data/babylm_10m data/babylm_100m
+cat babylm_10M/*.train > data/babylm_10m/train.txt; cat babylm_dev/*.dev > data/babylm_10m/validation.txt
+cat babylm_100M/*.train > data/babylm_100m/train.txt; cat babylm_dev/*.dev > data/babylm_100m/validation.txt
+python launch/blimp_filtered.py ../shared/data/blimp data/blimp_filtered data/babylm_10m/train.txt
 plm-jax tables experiments/tables/babylm_2023.py --scale=paper --workdir=runs/tables --data=data
 plm-jax tables experiments/tables/babylm_2023.py --scale=1m --workdir=runs/tables --data=../shared/data
 
 Published numbers: README of babylm/evaluation-pipeline at 17b3806. The challenge scores the pairs of BLiMP whose words
-are all twice in its small text. At the scale of the paper they are --data/blimp_filtered, which
-launch/blimp_filtered.py makes; the head of babylm/pretrain.py has the commands for text and vocabulary. Other scales
-read a tenth of all pairs on another text, so their numbers are printed and not compared.
+are all twice in its small text. At the scale of the paper these are blimp_filtered in the folder --data; babylm_10M,
+babylm_100M and babylm_dev are folders of the challenge, and the head of babylm/pretrain.py trains the vocabularies.
+Other scales read a tenth of all pairs on another text, so their numbers are printed and not compared.
 """
 
 from experiments import common

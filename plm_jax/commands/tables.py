@@ -20,8 +20,8 @@ not repeated and interrupted ones resume, so repeat the same command after any i
 
 --data names the folder of the task data sets and --corpus the pre-training text; by default the paths of the configs.
 
---seeds=5 makes five runs of each cell: pre-trainings if the table has several, else fine-tunings. Those of fewer seeds
-are among them. --first_seed=100 replicates the table with other seeds.
+--seeds=5 makes five runs of each cell: pre-trainings if the table has several or fine-tunes nothing, else fine-tunings.
+Those of fewer seeds are among them. --first_seed=100 replicates the table with other seeds.
 
 --adopt=DIR reuses finished runs made elsewhere. Their config, the checksums of their vocabulary and data, and the run
 they started from must be the same; paths may differ. The log names the checksum that differs.

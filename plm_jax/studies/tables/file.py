@@ -186,7 +186,8 @@ def read(name: str, scale: str, *, seeds: int | None = None, first_seed: int = 0
   Args:
     name: name of the file, with arguments of its `get_table` after a colon.
     scale: one of `SCALES`, or of the `SCALES` of the file.
-    seeds: number of seeds of a cell, of pre-training if the table has several, else of fine-tuning; None for its own.
+    seeds: number of seeds of a cell, of pre-training if the table has several or fine-tunes nothing, else of
+      fine-tuning; None for its own.
     first_seed: field of the table.
   """
   errors.check_choice('--scale', 'scale', scale, (*SCALES, *RUNGS, PUBLISHED))
@@ -212,11 +213,10 @@ def read(name: str, scale: str, *, seeds: int | None = None, first_seed: int = 0
     'claims': [_build(Claim, claim, f'{name}: claim {index}') for index, claim in enumerate(claims)],
   }
   table = _build(Table, {**data, **parts}, name)
-  table = dataclasses.replace(table, first_seed=first_seed)
-  if seeds is not None and table.pretraining_seeds == 1:
-    table = dataclasses.replace(table, tuning_seeds=seeds)
-  elif seeds is not None:
-    table = dataclasses.replace(table, pretraining_seeds=seeds)
+  tunes = any(column.of == 'tuning' and not (column.empty or column.over) for column in table.columns.values())
+  tunes |= not any(row.config for row in table.rows.values())
+  of = 'tuning_seeds' if table.pretraining_seeds == 1 and tunes else 'pretraining_seeds'
+  table = dataclasses.replace(table, first_seed=first_seed, **({} if seeds is None else {of: seeds}))
   _check(table, name)
   return table
 

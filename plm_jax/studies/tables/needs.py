@@ -68,8 +68,8 @@ def _lacking(run: Run, head: str, data: str = 'DATA') -> Iterator[str]:
       missing.add(path)
       fix = (
         _fix(path, head, ENGLISH.format(data, path) if path.endswith('/english') else ANOTHER)
-        if run.settings['objective']
-        else 'Name the folder of task data by --data=DIR.'
+        if run.settings['objective'] and not run.evaluates
+        else _fix(files.path(path).name, head, 'Name the folder of task data by --data=DIR')
       )
       yield f'{key}.path: {error}. {fix}'
 

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from plm_jax.core.errors import ConfigError
-from plm_jax.studies.tables import file, runs
+from plm_jax.studies.tables import file, needs, runs
 
 FILES = [name for name in file.table_files() if '/published_' not in name]  # `test_published.py` has these
 WITH_WORDS = [f'experiments/tables/small_{model}.py:medium' for model in ('bert', 'gpt', 'bart')]
@@ -154,6 +154,29 @@ def test_baselines_of_babylm_have_the_means_of_the_challenge():
     means = [row.published['BLiMP'] for row in rows.values()]
     assert means == [62.6, 69.5, 58.8, 75.3, 75.1, 56.0]
     assert [bool(row.empty) for row in rows.values()] == [False] * 3 + [scale != 'paper'] * 3
+
+
+@pytest.mark.parametrize(
+  ('name', 'scale', 'seeds'),
+  [
+    ('babylm_2023', 'tiny', (4, 1)),  # fine-tunes nothing
+    ('roberta_1', 'tiny', (1, 4)),
+    ('published_gpt2', 'published', (1, 4)),  # pre-trains nothing
+  ],
+)
+def test_seeds_are_of_pretraining_where_nothing_is_fine_tuned(name, scale, seeds):
+  table = file.read(f'experiments/tables/{name}.py', scale, seeds=4)
+  assert (table.pretraining_seeds, table.tuning_seeds) == seeds
+
+
+def test_missing_pairs_of_a_table_are_not_said_to_be_text_to_pretrain_on(tmp_path):
+  head = 'experiments/tables/babylm_2023.py'
+  runs_of = plan(file.read(head, 'paper'), tmp_path)
+  asked = next(run for (group,) in runs_of.values() for run in group if run.evaluates)
+  asked.settings['eval']['test']['data']['path'] = f'{tmp_path}/blimp_filtered'
+  for other, fix in ((head, f'The header of {head} has the command'), ('x.py', 'folder of task data by --data=DIR')):
+    (message,) = [line for line in needs._lacking(asked, other) if 'blimp_filtered' in line]
+    assert fix in message and '--corpus' not in message
 
 
 def test_heads_of_bart_are_as_wide_as_its_trunk_at_the_scale_of_the_paper(tmp_path):
