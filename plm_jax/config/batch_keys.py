@@ -65,8 +65,18 @@ def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, 
         f'{where}.stride={block["stride"]}: {build.singular(kind)} {inner["name"]!r} would score tokens of two '
         'sequences twice: remove it'
       )
-    if block.get('segmenter') and keys:
-      _check_words(kind, inner, block['segmenter'], where=where)
+    places = {where: block} if own else _sources(block, where)
+    for place, source in places.items() if keys else ():
+      if source.get('segmenter'):
+        _check_words(kind, inner, source['segmenter'], where=place)
+
+
+def _sources(block: Mapping[str, Any], where: str) -> dict[str, Mapping[str, Any]]:
+  """Return a data block, or the sources that it mixes, by place."""
+  if 'parts' not in block:
+    return {where: block}
+  parts = [_sources(part, f'{where}.parts.{name}') for name, part in block['parts'].items()]
+  return {place: source for part in parts for place, source in part.items()}
 
 
 def _check_windows(kind: str, inner: Mapping[str, Any], block: Mapping[str, Any], *, where: str) -> None:
@@ -82,16 +92,18 @@ def _check_windows(kind: str, inner: Mapping[str, Any], block: Mapping[str, Any]
 
 def _check_words(kind: str, inner: Mapping[str, Any], segmenter: str, *, where: str) -> None:
   """Raise ConfigError if a task ignores the words of a segmenter."""
-  noise, problem = inner.get('where') or {'name': 'whole_word'}, f'{where}.segmenter={segmenter!r} marks words'
+  problem, blocks = f'{where}.segmenter={segmenter!r} marks words', (inner, *(inner.get('denoisers') or ()))
+  noises = [each.get('where') or {'name': 'whole_word'} for each in blocks if each is inner or each.get('where')]
   if 'word_marks' not in (literal(f'{kind}.{inner["name"]}', 'MAY_READ') or ()):
     users = [name for name in signatures.names(kind) if 'word_marks' in (literal(f'{kind}.{name}', 'MAY_READ') or ())]
     raise ConfigError(
-      f'{problem}, but {build.singular(kind)} {inner["name"]!r} does not read them: remove it, or choose one of '
+      f'{problem}, but {build.singular(kind)} {inner["name"]!r} does not read them: remove it, or choose '
       f'{", ".join(users) or "objective mlm"}'
     )
-  if noise['name'] not in signatures.functions('noise.where.whole_words') and noise.get('units') != 'words':
+  whole = signatures.functions('noise.where.whole_words')
+  if not any(noise['name'] in whole or noise.get('units') == 'words' for noise in noises):
     raise ConfigError(
-      f"{problem}, but where {noise['name']!r} chooses tokens: set objective.where.name='whole_word', or remove it"
+      f"{problem}, but where {noises[0]['name']!r} chooses tokens: set objective.where.name='whole_word', or remove it"
     )
 
 

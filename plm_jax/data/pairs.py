@@ -31,6 +31,7 @@ from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.data.rows.cached import cached
 from plm_jax.data.rows.documents import Corpus
 from plm_jax.data.rows.documents import look as look
+from plm_jax.data.rows.segments import identity as segments_of
 
 log = logging.getLogger(__name__)
 QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)  # of a smoke test
@@ -68,6 +69,7 @@ def make(
   short_probability: Rate = 0.1,
   copies: Count | None = None,
   text: str | None = None,
+  segmenter: str | None = None,
   documents: Boundary = 'blank_line',
   quality: Annotated[Mapping[str, Any], 'data.corpora.filters:filter_documents'] | None = None,
   max_bytes: Count = 1_073_741_824,
@@ -84,6 +86,7 @@ def make(
     sentences: what ends a sentence: 'punctuation' (None), 'line' (BERT's corpus form, one sentence a line), 'both' of
       them, another file of `rows/sentences/`, or 'module:function' of a module with `SENTENCES = ('function',)`.
     short_probability: share of documents with a shorter target length (BERT, ALBERT: .1; RoBERTa, SpanBERT: 0).
+    segmenter: as in `data.stream`; ids of tokens then have the mark of their word times the size of the vocabulary.
     copies: number of epochs with their own samples; later epochs repeat them (BERT's data has 10). None samples in
       every epoch.
     Other keywords: see `plm_jax.data`.
@@ -120,6 +123,9 @@ def make(
 
   rule = sentences or boundaries.RULE
   tokens, digest, rows_of = planned(rule)
+  ids: packing.Ids = tokens.ids
+  if segmenter is not None:
+    ids, digest = corpus.tokenise_and_segment(vocab, segmenter)[1], store.digest_of(digest, *segments_of(segmenter))
   _report(rows_of, room=room, batch_size=batch_size, where=str(corpus))
   so = 'their pairs all have the same label'
   boundaries.check(rule, single, what='examples', so=so, where=str(corpus), stop=True)
@@ -129,7 +135,7 @@ def make(
     out: order.Batch = {}
     for index, (starts, counts) in enumerate(segments(rows_of, chosen.rows, copy, seed=seed, unit=unit)):
       starts = starts + _coins(np.maximum(counts - length, 0), seed, chosen.rows, copy, index)
-      out |= _assemble(_PARTS[index], tokens.ids, starts, counts, length=length, pad=vocab.pad_id)
+      out |= _assemble(_PARTS[index], ids, starts, counts, length=length, pad=vocab.pad_id)
     second = np.where(out['next_length'] > 0, out['next_length'], out['other_length'])
     return out | {'num_tokens': np.minimum(out['first_length'] + second, room).astype(np.int32) + np.int32(_SPECIALS)}
 

@@ -45,6 +45,7 @@ from plm_jax.objectives.denoising import Denoiser, Side, Target, VocabTables, de
 
 PAPER = Paper(year=2019, title='Raffel et al., T5', architecture='encoder-decoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')
+MAY_READ = ('word_marks',)
 
 Start = Literal['pad', 'bos', 'eos']
 Rearrange = tuple[Annotated[Mapping[str, Any], 'noise.rearrange'], ...]
@@ -225,7 +226,8 @@ def prepare(s: DenoiseSettings, root: Array, batch: Batch) -> Example:
   tokens, segments = batch['tokens'], causal_lm.one_document(batch['segment_ids'], s.packing)
   check_length(s, tokens.shape[1])
   keys = row_keys(root, batch, every='step')
-  inputs, targets, lost, which = each_row(partial(draw, s), keys, tokens, segments, batch.get('sentence_ids'))
+  given = batch.get('sentence_ids'), corrupt.present(batch, 'word_marks').get('word_marks')
+  inputs, targets, lost, which = each_row(partial(draw, s), keys, tokens, segments, *given)
   row_weight = batch['row_weight']
   weights = targets.weights * row_weight[:, None]
   read = {
@@ -250,12 +252,17 @@ def prepare(s: DenoiseSettings, root: Array, batch: Batch) -> Example:
 
 
 def draw(
-  s: DenoiseSettings, key: Array, ids: Array, segments: Array, sentences: Array | None = None
+  s: DenoiseSettings,
+  key: Array,
+  ids: Array,
+  segments: Array,
+  sentences: Array | None = None,
+  marks: Array | None = None,
 ) -> tuple[Side, Side, Array, Array]:
   """Sample a denoiser and corrupt one row, int[l] twice.
 
-  `sentences` are as in `corrupt.make_row`. Return the inputs, the targets, the number of spans without a sentinel, and
-  the index int32[] of the denoiser.
+  `sentences` and `marks` are as in `corrupt.make_row`. Return the inputs, the targets, the number of spans without a
+  sentinel, and the index int32[] of the denoiser.
   """
   inputs_size, targets_size = slots_of(s, ids.shape[0])
   # denoisers a b c d; a and c share a group   groups [0 2] [1] [3]   group of 0 1 0 2   index in it 0 0 1 0
@@ -276,7 +283,7 @@ def draw(
     )
     for members in groups
   ]
-  return *jax.lax.switch(jnp.asarray(group_of)[which], branches, key, ids, segments, sentences), which
+  return *jax.lax.switch(jnp.asarray(group_of)[which], branches, key, ids, segments, sentences, marks), which
 
 
 def score(s: DenoiseSettings, forward: Forward, example: Example) -> tuple[Array, Array]:

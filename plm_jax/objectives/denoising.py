@@ -99,7 +99,9 @@ def shift_right(ids: Array, segment_ids: Array, *, start_id: int) -> Array:
   return jnp.where(segment_ids != before, start_id, tokens)
 
 
-def make_row(ids: Array, segments: Array, tables: VocabTables, sentences: Array | None = None) -> Row:
+def make_row(
+  ids: Array, segments: Array, tables: VocabTables, sentences: Array | None = None, marks: Array | None = None
+) -> Row:
   """Build the row that noise functions read.
 
   Special tokens at the ends of a document may not change. T5 and BART corrupt those inside a text like other tokens, so
@@ -112,6 +114,7 @@ def make_row(ids: Array, segments: Array, tables: VocabTables, sentences: Array 
     special=tables.special,
     starts_word=tables.starts_word,
     ends_sentence=tables.ends_sentence,
+    marks=marks,
     sentences=sentences,
   )
   first, last = _edges(segments)
@@ -221,6 +224,7 @@ def denoise(
   ids: Array,
   segments: Array,
   sentences: Array | None = None,
+  marks: Array | None = None,
   *,
   denoiser: Denoiser,
   tables: VocabTables,
@@ -229,20 +233,20 @@ def denoise(
 ) -> tuple[Side, Side, Array]:
   """Corrupt one row: inputs, targets, and f32[], spans without a sentinel.
 
-  `ids`, `segments` and `sentences` are int32[l], as in `corrupt.make_row`; sizes are slots.
+  `ids`, `segments`, `sentences` and `marks` are int32[l], as in `corrupt.make_row`; sizes are slots.
   """
   # text  a b c d, chosen b c, edit and target of sentinels
   # inputs  a X d   targets  X b c Y
   # 1. reorder the clean text
   order_key, where_key, edit_key, mask_key = jax.random.split(key, 4)
-  clean = make_row(ids, segments, tables, sentences)
+  clean = make_row(ids, segments, tables, sentences, marks)
   row, order = clean, jnp.arange(ids.shape[0])
   for index, rearrange in enumerate(denoiser.rearrange):
     step = rearrange(jax.random.fold_in(order_key, index), row)
     order = order[step]
     # keep `eligible`: a token now at an end may come from inside the text
-    moved = None if sentences is None else sentences[order]
-    row = make_row(row.ids[step], segments, tables, moved)._replace(eligible=row.eligible)
+    moved = [None if each is None else each[order] for each in (sentences, marks)]
+    row = make_row(row.ids[step], segments, tables, *moved)._replace(eligible=row.eligible)
 
   # 2. choose tokens and edit them
   chosen, spans = denoiser.choose(where_key, row), None

@@ -28,6 +28,7 @@ from plm_jax.objectives import corrupt, mlm
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='contrastive')
 READS = ('first', 'next', 'other', 'first_length', 'next_length', 'other_length')
+MAY_READ = ('word_marks',)  # they are part of the ids, see `data/pairs.py`
 OF_A_ROW = True  # it predicts one label per row, which adapters/distil.py can compare
 
 Question = Literal['nsp', 'sop']
@@ -129,7 +130,8 @@ def prepare(s: SentencePairSettings, root: Array, batch: Batch) -> Example:
   """Build the inputs of `Model`, its targets and its labels."""
   keys = row_keys(jax.random.fold_in(root, _PAIR), batch, every=s.masking.every, copies=s.masking.copies)
   rows, labels = each_row(partial(join, s), keys, {name: batch[name] for name in READS})
-  joined = {'tokens': rows.ids, 'segment_ids': rows.segment_ids, 'type_ids': rows.type_ids}
+  marks, ids = jnp.divmod(rows.ids, len(s.masking.special))  # of a segmenter, else 0
+  joined = {'tokens': ids, 'word_marks': marks, 'segment_ids': rows.segment_ids, 'type_ids': rows.type_ids}
   example = mlm.prepare(s.masking, root, corrupt.identity(batch) | joined)
   targets = {'label': labels, 'num_tokens': rows.segment_ids.sum(axis=1).astype(jnp.float32)}
   return Example(example.inputs, example.targets | targets | row_terms(batch['row_weight']))

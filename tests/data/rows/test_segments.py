@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 
+from plm_jax.config import build
 from plm_jax.config.load import resolve
 from plm_jax.core.errors import ConfigError
-from plm_jax.data import stream
+from plm_jax.data import pairs, stream
 from plm_jax.data.rows import segments
 from plm_jax.noise import keys
-from plm_jax.objectives import mlm, permuted_lm, rtd, span_boundary, unilm
+from plm_jax.objectives import denoise_seq2seq, mlm, permuted_lm, rtd, sentence_pair, span_boundary, unilm
 from plm_jax.text import byte_bpe, wordpiece
 from tests import tiny
 from tests.objectives import test_permutation_lm
@@ -141,17 +142,65 @@ def test_masks_cover_the_words_of_the_segmenter(name):
   assert whole(marked) and not whole(plain)
 
 
+def test_text_infilling_and_moved_sentences_keep_the_words_of_the_segmenter():
+  settings = dict(where={'name': 'whole_word', 'rate': 0.4}, edit={'name': 'to_mask'}, target='text', start='eos')
+  trunk = build.make('models', dict(name='bart', variant='tiny'), vocab_size=tiny.VOCAB.size, execution=tiny.PLAIN)
+  batch = dict(tiny.make_batch())
+  marks = np.where(np.arange(batch['tokens'].shape[1]) % 4, 1, 2) + np.zeros(batch['tokens'].shape, np.int32)
+  for moves in ((), ({'name': 'rotate'},)):
+    task = denoise_seq2seq.make(trunk=trunk, vocab=tiny.VOCAB, append_eos=False, rearrange=moves, **settings)
+    prepare = jax.jit(task.prepare)
+    plain, unmarked, marked = (
+      prepare(jax.random.key(0), keys.with_step(batch | extra, 0))
+      for extra in ({}, {'word_marks': 0 * marks}, {'word_marks': marks})
+    )
+    jax.tree.map(np.testing.assert_array_equal, plain, unmarked)
+    masked = [np.asarray(each.inputs['encoder_tokens']) == tiny.VOCAB.mask_id for each in (plain, marked)]
+    if moves:
+      assert not tiny.same(*masked)
+    else:
+      assert [_all_whole(each, words=np.cumsum(marks > 1, axis=1), batch=batch) for each in masked] == [False, True]
+
+
+def test_pairs_of_sentences_have_the_words_of_the_segmenter(tmp_path):
+  (tmp_path / 'train.txt').write_text('\n\n'.join(['我们在野生动物园玩\n卡拉卡拉我们玩玩'] * 6))
+  vocab = wordpiece.train(['我们在野生动物园 玩卡拉'] * 3, size=60)
+  given = dict(path=str(tmp_path), cache=str(tmp_path), length=24, batch_size=6, seed=0, vocab=vocab, sentences='line')
+  given |= dict(short_probability=0.0)
+  where = {'name': 'whole_word', 'rate': 0.4}
+  task = sentence_pair.make(trunk=tiny.make_trunk('bert', vocab_size=vocab.size), vocab=vocab, where=where)
+  prepare = jax.jit(task.prepare)
+  (plain,), (marked,) = (list(pairs.make(**given, segmenter=name).once()) for name in (None, 'my_words:pairs'))
+  assert not tiny.same(plain, marked)
+  for name in ('first', 'next', 'other'):
+    np.testing.assert_array_equal(marked[name] % vocab.size, plain[name])
+  others, made = (prepare(jax.random.key(0), keys.with_step(dict(batch), 0)) for batch in (plain, marked))
+  np.testing.assert_array_equal(others.targets['label'], made.targets['label'])
+  assert made.inputs['tokens'].max() < vocab.size
+  rows = zip(*(np.asarray(made.inputs[key]) for key in ('predict', 'segment_ids')), strict=True)
+  for (predict, real), weights in zip(rows, np.asarray(made.targets['weights']), strict=True):
+    # [CLS] A of nine tokens [SEP] B [SEP]: pairs begin with the sentence, a last single token is alone
+    for begin, size in ((1, 9), (11, 8)) if real.sum() == 20 else ():  # others are cut
+      chosen = {at - begin for at in predict[weights > 0] if begin <= at < begin + size}
+      assert all(at ^ 1 in chosen or at ^ 1 == size for at in chosen)
+
+
 def _whole(example, *, words, batch):
   """Return whether the changeable tokens of each word are chosen together."""
+  chosen = np.zeros(words.shape, bool)
+  for row, weights in enumerate(np.asarray(example.targets['weights'])):
+    chosen[row, example.inputs['predict'][row][weights > 0]] = True
+  return _all_whole(chosen, words=words, batch=batch)
+
+
+def _all_whole(chosen, *, words, batch):
   eligible = ~np.isin(batch['tokens'], tiny.VOCAB.special_ids) & (np.asarray(batch['segment_ids']) > 0)
   partly = 0
-  for row, weights in enumerate(np.asarray(example.targets['weights'])):
-    predict = example.inputs['predict'][row]
-    chosen = np.isin(np.arange(words.shape[1]), predict[weights > 0])
+  for row, own in enumerate(chosen):
     # a word ends with its document, and before a special token
     joined = words[row] + 100 * np.asarray(batch['segment_ids'])[row] + 10_000 * np.cumsum(~eligible[row])
     pieces = [(joined == word) & eligible[row] for word in set(joined)]
-    partly += sum(0 < chosen[piece].sum() < piece.sum() for piece in pieces)
+    partly += sum(0 < own[piece].sum() < piece.sum() for piece in pieces)
   return not partly
 
 
@@ -196,16 +245,22 @@ def test_other_segmenters_are_refused_before_the_text_is_read(tmp_path, name, sa
 @pytest.mark.parametrize(
   ('objective', 'says'),
   [
-    (dict(name='causal_lm'), "'causal_lm' does not read them: .*choose one of .*mlm"),
+    (dict(name='causal_lm'), "'causal_lm' does not read them: .*choose .*mlm"),
     (dict(name='mlm', where=dict(name='fixed_count')), "where 'fixed_count' chooses tokens: set .*'whole_word'"),
     (dict(name='mlm', where=dict(name='poisson_spans', units='tokens')), "'poisson_spans' chooses tokens"),
     (dict(name='mlm', where=dict(name='poisson_spans')), None),
     (dict(name='mlm', where=dict(name='whole_word')), None),
     (dict(name='emd_mlm'), None),
+    (dict(name='denoise_seq2seq'), "where 'exact_spans' chooses tokens"),
+    (dict(name='denoise_seq2seq', denoisers=(dict(), dict(where=dict(name='whole_word')))), None),
   ],
 )
-def test_a_segmenter_without_use_is_refused(objective, says):
+@pytest.mark.parametrize('mixed', [False, True])
+def test_a_segmenter_without_use_is_refused(objective, says, mixed):
   data = dict(name='stream', path='x', length=16, batch_size=2, segmenter='jieba')
+  if mixed:
+    parts = {name: dict(name='stream', path='x', segmenter='jieba') for name in 'ab'}
+    data, says = dict(name='mixture', parts=parts, length=16, batch_size=2), says and f'data.parts.a.segmenter.*{says}'
   optim = dict(name='adamw', rate=1e-3)
   config = dict(
     vocab=dict(name='wordpiece', path='v'),
@@ -216,7 +271,7 @@ def test_a_segmenter_without_use_is_refused(objective, says):
     steps=1,
   )
   if says is None:
-    assert resolve(config)['data']['segmenter'] == 'jieba'
+    resolve(config)
   else:
     with pytest.raises(ConfigError, match=says) as error:
       resolve(config)
