@@ -3,13 +3,15 @@
 python launch/blimp_filtered.py ../shared/data/blimp data/blimp_filtered data/babylm_10m/train.txt
 python launch/blimp_filtered.py filter-data/blimp_filtered data/blimp_filtered
 
-The first form applies the rule of the challenge's README to all 67,000 pairs. The second takes the challenge's own
+The first form applies the rule of the challenge's README to all 67,000 pairs; texts may end in .gz, and 'blimp/*.jsonl'
+names the 67 files as published. The second takes the challenge's own
 files, one per phenomenon, without another filter. The script that made them is not published, so what counts as a word
 is our reading: letters, digits and apostrophes, in lower case. Numbers of the two forms may differ.
 The twelve phenomena are those of BLiMP's paper: selection ('s-selection' in its files) belongs to argument structure.
 """
 
 import collections
+import gzip
 import json
 import re
 import sys
@@ -39,7 +41,7 @@ def known(rows: list[dict[str, Any]], texts: list[str]) -> list[dict[str, Any]]:
   """Return the rows of which each word is in the texts often enough."""
   counts = collections.Counter[str]()
   for text in texts:
-    with files.path(text).open() as lines:
+    with (gzip.open if text.endswith('.gz') else open)(text, 'rt', encoding='utf-8') as lines:
       counts.update(word for line in lines for word in words_of(line))
   vocabulary = {word for word, count in counts.items() if count >= LEAST}
   return [row for row in rows if vocabulary.issuperset(words_of(' '.join(row[key] for key in SENTENCES)))]
@@ -56,7 +58,10 @@ def of_challenge(folder: str) -> list[dict[str, Any]]:
 
 def main(source: str, target: str, *texts: str) -> None:
   """Write `target`/test.jsonl."""
-  rows = list(sources.open_source(source, split='test')) if texts else of_challenge(source)
+  split = 'train' if '*' in source else 'test'
+  rows = list(sources.open_source(source, split=split)) if texts else of_challenge(source)
+  if lacking := next((key for key in (*SENTENCES, TERM) for row in rows if key not in row), None):
+    sys.exit(f'{source}: a row has no {lacking}: name a folder with the fields of BLiMP.')
   left = known(rows, list(texts)) if texts else rows
   left = [row | {TERM: 'argument_structure'} if row[TERM] == 's-selection' else row for row in left]
   files.make_folder(files.path(target))
@@ -69,4 +74,7 @@ def main(source: str, target: str, *texts: str) -> None:
 if __name__ == '__main__':
   if len(sys.argv) < 3:
     sys.exit(__doc__)
-  main(*sys.argv[1:])
+  try:
+    main(*sys.argv[1:])
+  except (OSError, ValueError) as error:
+    sys.exit(f'blimp_filtered.py: {error}')
