@@ -46,6 +46,7 @@ class Score(NamedTuple):
     return {'tokenize': self.tokenize} if self.tokenize else {}
 
 
+@functools.cache
 def known(name: str) -> Score:
   """Read the constants of a score's file without importing it."""
   name, _, tokenize = name.partition(':')
