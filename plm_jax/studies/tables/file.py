@@ -216,7 +216,8 @@ def read(name: str, scale: str, *, seeds: int | None = None, first_seed: int = 0
   tunes = any(column.of == 'tuning' and not (column.empty or column.over) for column in table.columns.values())
   tunes |= not any(row.config for row in table.rows.values())
   of = 'tuning_seeds' if table.pretraining_seeds == 1 and tunes else 'pretraining_seeds'
-  table = dataclasses.replace(table, first_seed=first_seed, **({} if seeds is None else {of: seeds}))
+  counts: dict[str, Any] = {} if seeds is None else {of: seeds}
+  table = dataclasses.replace(table, first_seed=first_seed, **counts)
   _check(table, name)
   return table
 
