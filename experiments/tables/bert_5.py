@@ -28,6 +28,7 @@ def get_table(scale):
   for name, (config, words, family, published) in ROWS.items():
     rate = scales.masks(scale, lifted=True) if config.endswith('base.py') else {}
     rows[name] = scales.pretraining(scale, config, *words, **rate)
+    family = 'ltr' if scale in scales.RUNGS and config == 'bert/ltr.py' else family
     rows[name] |= dict(family=family, published=claims.by_column(COLUMNS, published))
   columns = ladder.columns(scale, *COLUMNS)
   compared = [name for name in ladder.asked(scale, 'MRPC', 'SST-2') if name != 'loss']  # that of other tokens

@@ -22,6 +22,7 @@ PHENOMENA = (  # of BLiMP: its `linguistics_term`; selection (2,000 of 67,000 pa
 FAMILIES = {  # config of SST-2, trunk of the tagging config, config of BLiMP: each trunk is scored as it was trained
   'bert': ('bert/glue.py:sst2,mean', 'bert', 'blimp/pairs.py:word_l2r'),
   'gpt': ('gpt/classify.py:sst2', 'gpt', 'blimp/pairs.py'),
+  'ltr': ('bert/glue.py:sst2,mean', 'bert', 'blimp/pairs.py'),  # a causal LM that is fine-tuned like BERT
   'bart': ('bart/glue.py:sst2,base', 'bart', 'blimp/pairs.py'),
   't5': ('bart/glue.py:sst2,base', 't5', 'blimp/pairs.py'),
   'xlnet': ('xlnet/fine_tune.py:sst2', 'xlnet', 'blimp/pairs.py:word_l2r'),
@@ -30,7 +31,7 @@ FAMILIES = {  # config of SST-2, trunk of the tagging config, config of BLiMP: e
 SST2 = {family: f'experiments/{config}' for family, (config, _, _) in FAMILIES.items()}
 PROBES = {family: f'experiments/tagging/fine_tune.py:ewt,{trunk}' for family, (_, trunk, _) in FAMILIES.items()}
 PAIRS = {family: f'experiments/{config}' for family, (_, _, config) in FAMILIES.items()}
-LOSSES = {'bert': 'experiments/bert/base.py:mlm', 'gpt': 'experiments/gpt/gpt.py'}
+LOSSES = {'bert': 'experiments/bert/base.py:mlm', 'gpt': 'experiments/gpt/gpt.py', 'ltr': 'experiments/gpt/gpt.py'}
 # what needs no network, by benchmarks/bag_of_words.py --svm on the same examples
 TRIVIAL = {
   'SST-2': {'most frequent class': 55.8, 'bag of words': 81.4},
