@@ -44,6 +44,11 @@ class Optimiser(NamedTuple):
   # (gradients, state, trainable, kept) -> (updates to add to trainable, state). Gradients are unclipped; `kept` is
   # `Loss.kept`, whose parameters are set to these values instead of updated by the rule
   update: Callable[..., tuple[PyTree, PyTree]]
+  # the first part of `update`: (gradients, state, trainable) -> ((directions of the rule, minus the rate of each
+  # parameter), state of the rule)
+  direct: Callable[..., tuple[tuple[PyTree, PyTree], PyTree]]
+  # the second part: (directions and rates, state, trainable, kept) -> updates
+  scale: Callable[..., PyTree]
   # step -> base learning rate f32[], without multipliers and without the reduction of a plateau schedule
   rate: Callable[[Array], Array]
   # state -> base rate f32[] of the next update, with that reduction, not counting skipped updates
@@ -137,6 +142,8 @@ def make(
   return Optimiser(
     init=partial(_init, s),
     update=partial(_update, s),
+    direct=partial(_direct, s),
+    scale=partial(_scale, s),
     rate=s.rate,
     now=partial(_now, s),
     eval_params=partial(_eval_params, s),
@@ -182,30 +189,38 @@ def _init(s: _Settings, trainable: PyTree) -> PyTree:
 def _update(
   s: _Settings, gradients: PyTree, state: PyTree, trainable: PyTree, kept: Mapping[str, Array] = FrozenDict()
 ) -> tuple[PyTree, PyTree]:
+  directions, rule_state = _direct(s, gradients, state, trainable)
+  updates = _scale(s, directions, state, trainable, kept)
+  new_state = state | {'count': state['count'] + 1, 'rule': rule_state}
+  if s.average is not None:  # of the new parameters
+    after = jax.tree.map(jnp.add, trainable, updates)
+    new_state |= {'average': s.average.update(state['average'], after, state['count'])}
+  return updates, new_state
+
+
+def _direct(s: _Settings, gradients: PyTree, state: PyTree, trainable: PyTree) -> tuple[tuple[PyTree, PyTree], PyTree]:
+  """Clip gradients in float32, and apply the rule."""
   _check_split(trainable, s.trained)
-  step = state['count']
-  # 1. clip, in float32
   full = jax.tree.map(lambda param: param.astype(jnp.float32), trainable)
-  multipliers = groups.factors(s.scales, trainable, step)
+  multipliers = groups.factors(s.scales, trainable, state['count'])
   clipped = s.limit(_drop_frozen_layers(gradients, s.scales), multipliers)
-  # 2. direction of the rule
   directions, rule_state = s.direction.update(clipped, state['rule'], full)
-  # 3. times minus the rate and the multiplier
   now = _now(s, state)
+  return (directions, jax.tree.map(lambda by: -now * by, multipliers)), rule_state
+
+
+def _scale(
+  s: _Settings, directed: tuple[PyTree, PyTree], state: PyTree, trainable: PyTree, kept: Mapping[str, Array]
+) -> PyTree:
+  """Multiply directions by their rates."""
   scaled = jax.tree.map(
     # a frozen layer does not change, even if its direction is not finite
-    lambda by, direction, param: jnp.where(by == 0, 0.0, -now * by * direction).astype(param.dtype),
-    multipliers,
-    directions,
+    lambda by, direction, rate, param: jnp.where(by == 0, 0.0, rate * direction).astype(param.dtype),
+    groups.factors(s.scales, trainable, state['count']),
+    *directed,
     trainable,
   )
-  updates = _set_kept(kept, scaled, trainable)
-  new_state = state | {'count': step + 1, 'rule': rule_state}
-  # 4. average of the new parameters
-  if s.average is not None:
-    after = jax.tree.map(jnp.add, trainable, updates)
-    new_state |= {'average': s.average.update(state['average'], after, step)}
-  return updates, new_state
+  return _set_kept(kept, scaled, trainable)
 
 
 def _set_kept(kept: Mapping[str, Array], updates: PyTree, trainable: PyTree) -> PyTree:

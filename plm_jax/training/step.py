@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from plm_jax import optim
 from plm_jax.core.param_paths import flat
-from plm_jax.core.sharding import Layout, batch_sharding, shardings, sum_over_devices, use
+from plm_jax.core.sharding import Layout, batch_sharding, one_cpu, shardings, sum_over_devices, use
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Task
 from plm_jax.layers.task_mixture import computed_once
 from plm_jax.noise.keys import noise_root, with_step
@@ -173,6 +173,16 @@ def _materialise(tree: PyTree) -> PyTree:
   return jax.lax.platform_dependent(tree, cpu=jax.lax.optimization_barrier, default=lambda tree: tree)
 
 
+def _apart(direct: Callable[[], tuple[PyTree, Any]], finite: Array) -> tuple[PyTree, Any]:
+  """Compute directions and norms, on one CPU in a branch.
+
+  Loops that read directions would repeat their last operations. The other branch has directions of 0.
+  """
+  if not one_cpu():
+    return direct()
+  return jax.lax.cond(finite, direct, lambda: (jax.tree.map(jnp.zeros_like, direct()[0]), direct()[1]))
+
+
 def _choose(condition: Array, new: PyTree, old: PyTree) -> PyTree:
   """Select `new` where the condition bool[] is true, else `old`."""
   return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
@@ -284,12 +294,17 @@ def train_step(
   shared = _Shared(trainable, frozen, tables, rng)
   gradients, loss = _gradient_of_batch(task, examples, shared, accumulate=accumulate, paths=flat(state.params))
   gradients = _materialise(gradients)
-  total_norm = jnp.sqrt(sum(norm * norm for norm in optim.norms(gradients).values()))
+  gradient_norms = optim.norms(gradients)
+  total_norm = jnp.sqrt(sum(norm * norm for norm in gradient_norms.values()))
 
-  # 3. Update by the optimiser.
-  updates = _materialise(tx.update(gradients, old_opt_state, trainable, loss.kept)[0])
-  finite = jnp.isfinite(total_norm) & jnp.isfinite(sum(optim.norms(updates).values()))
-  new_trainable = jax.tree.map(jnp.add, trainable, updates)
+  # 3. Directions and norms. `finite` depends on all norms, so the update may overwrite the arrays that they read.
+  known = rows.others(optim.merge(trainable, frozen), tables)
+  direct = lambda: (tx.direct(gradients, old_opt_state, trainable)[0], optim.norms(known))  # noqa: E731
+  directions, param_norms = _apart(direct, jnp.isfinite(total_norm))
+  scale = functools.partial(tx.scale, state=old_opt_state, trainable=trainable, kept=loss.kept)
+  update_norms = optim.norms(scale(directions))
+  finite = jnp.isfinite(total_norm) & jnp.isfinite(sum(update_norms.values()))
+  new_trainable = jax.tree.map(jnp.add, trainable, scale(_materialise(directions)))
 
   # 4. Select: keep everything where a number is not finite. The moments are computed a second time, once `finite` is
   # known: on a CPU that is faster than to write, read and write them again. Other compilers see that both are the same.
@@ -306,11 +321,7 @@ def train_step(
   )
 
   # 5. Measure. Of a large table only the rows of this step are known, so its norm is left out.
-  measured = {
-    'gradient': gradients,
-    'update': updates,
-    'parameter': rows.others(optim.merge(trainable, frozen), tables),
-  }
+  measured = {'gradient': gradient_norms, 'update': update_norms, 'parameter': param_norms}
   return new_state, loss.metrics | _measures(tx.now(state.opt_state), total_norm, measured) | _skipped(new_state)
 
 
@@ -342,12 +353,12 @@ def _skipped(state: TrainState) -> Metrics:
   return {name: (count.astype(jnp.float32), jnp.float32(1)) for name, count in counts.items()}
 
 
-def _measures(rate: Array, total_norm: Array, trees: Mapping[str, PyTree]) -> Metrics:
+def _measures(rate: Array, total_norm: Array, norms: Mapping[str, Mapping[str, Array]]) -> Metrics:
   """Return learning rate and norms as (value, 1)."""
   weight = jnp.float32(1)
   measured = {'learning_rate': (rate.astype(jnp.float32), weight), 'gradient_norm': (total_norm, weight)}
-  for kind, tree in trees.items():
-    measured |= {f'{kind}_norm/{group}': (norm, weight) for group, norm in optim.norms(tree).items()}
+  for kind, by_group in norms.items():
+    measured |= {f'{kind}_norm/{group}': (norm, weight) for group, norm in by_group.items()}
   return measured
 
 

@@ -26,14 +26,16 @@ KEY = 11
 class Recurrence(nn.Module):
   """A state for each row, driven by one token a step."""
 
+  width: int = 6
+
   @nn.compact
   def __call__(self, tokens, state, train=False):
-    embedded = Embed(61, 6, ('vocab', 'embed'), normal(1.0), name='embed')(tokens[:, 0])
-    update = Dense(6, axes=('embed', 'embed_out'), kernel_init=normal(0.5), name='update')
+    embedded = Embed(61, self.width, ('vocab', 'embed'), normal(1.0), name='embed')(tokens[:, 0])
+    update = Dense(self.width, axes=('embed', 'embed_out'), kernel_init=normal(0.5), name='update')
     return jnp.tanh(update(state) + embedded)
 
 
-def recurrent_task() -> Task:
+def recurrent_task(width: int = 6) -> Task:
   """A task whose next step reads what this one leaves behind."""
 
   def prepare(root, batch):
@@ -41,7 +43,7 @@ def recurrent_task() -> Task:
     weights = batch['row_weight']
     scale = jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape)
     targets = {'weights': weights, 'scale': scale}
-    return Example({'tokens': batch['tokens'], 'state': jnp.zeros((len(weights), 6))}, targets)
+    return Example({'tokens': batch['tokens'], 'state': jnp.zeros((len(weights), width))}, targets)
 
   def loss(forward, example, carry, rng):
     del rng
@@ -51,7 +53,7 @@ def recurrent_task() -> Task:
     metrics = {'loss': (values.sum(), weights.sum())}
     return Loss((values * example.targets['scale']).sum(), metrics, jax.lax.stop_gradient(state))
 
-  return Task(Recurrence(), prepare, loss, init_carry=lambda rows: jnp.zeros((rows, 6)))
+  return Task(Recurrence(width), prepare, loss, init_carry=lambda rows: jnp.zeros((rows, width)))
 
 
 def _classify(dropout):
@@ -412,6 +414,19 @@ def test_a_donated_state_is_written_in_place():
   if analysis is None:
     pytest.skip('this backend does not say how memory is used')
   assert analysis.alias_size_in_bytes == sum(leaf.nbytes for leaf in jax.tree.leaves(one.state))
+
+
+def test_an_update_needs_memory_for_gradients_and_directions_alone():
+  """On one CPU, without a copy of the parameters and without a second array of updates."""
+  task, batch = recurrent_task(256), setup('recurrent').batch
+  params = step.abstract_params(task, tiny.spec(batch))
+  tx = optim.make(params=params, steps=10, rate=0.1, name='adamw', decay=0.1, clip=1.0)
+  state = tiny.make_state(task, batch, tx)
+  run = jax.jit(functools.partial(step.train_step, task=task, tx=tx), donate_argnums=0)
+  analysis = run.lower(state, batch, jax.random.key(KEY)).compile().memory_analysis()
+  if analysis is None:
+    pytest.skip('this backend does not say how memory is used')
+  assert analysis.temp_size_in_bytes < 2.5 * sum(leaf.nbytes for leaf in jax.tree.leaves(state.params))
 
 
 def test_predictions_need_a_predict():
