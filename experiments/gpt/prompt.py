@@ -23,7 +23,8 @@ Expect (accuracy in per cent; GPT-3 Small of 125 M, GPT-3 of 175 B; zero-shot / 
 
 Arguments: a set (copa, hellaswag, piqa, lambada; cbt of GPT-2; the texts multi30k, wmt_fr_en, wmt_en_fr, squad), `one`
 or `few` (32, 20, 50 and 15 demonstrations, as the paper has; 5 of texts), `quick`. PIQA is worded and compared as in
-lm-evaluation-harness. runs/data/cbt is the Children's Book Test, as .jsonl with sentences, question, options, answer.
+lm-evaluation-harness. runs/data/cbt is the Children's Book Test, as .jsonl with sentences, question, options, answer:
+`python launch/cbt.py CBTest/data/cbtest_CN_test_2500ex.txt runs/data/cbt/test.jsonl` converts its published text.
 Differs from the paper: COPA's options go on with "because" or "so" in lower case; LAMBADA's demonstrations are whole
 passages, where the paper's few-shot prompts have a blank; five draws of demonstrations, of which the paper has one.
 """

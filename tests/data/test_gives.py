@@ -32,7 +32,7 @@ FORMS = {
                {'kind': 'options', 'fields': ('text', 'words')},
                {'kind': 'spans', 'fields': ('sentence2', 'text'), 'label': 'answers', 'question_length': 4},
                {'kind': 'text', 'label': 'sentence2'}],
-  'minimal_pairs': [{'split': 'train', 'good': 'sentence2', 'bad': 'sentence1', 'characters': True}],
+  'minimal_pairs': [{'split': 'train', 'good': 'sentence2', 'bad': 'other', 'characters': True}],
   'mixture': [{'parts': {name: {'name': 'stream', 'layout': 'stream', 'stride': 4, 'end': ''} for name in 'ab'}},
               {'parts': {'a': part(sentences='line'), 'b': part(split='train[:50%]', sentences='line')},
                'characters': True},
@@ -53,6 +53,7 @@ def folder(tmp_path_factory):
     {
       'sentence1': text,
       'sentence2': '1 2',
+      'other': '1 3',
       'text': text.replace(' ', '\n', 1),
       'label': n % 2,
       'words': ['1', '2'],
