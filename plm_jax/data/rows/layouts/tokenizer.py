@@ -19,9 +19,8 @@ def make(*, vocab: Vocab, fields: int) -> Layout:
     else:
       around[-1].append(part)
   first, *between, last = map(tuple, around)
-  typed, last_type = any(kind for _, kind in parts), None
-  if typed and parts[-1][1] != 1:
-    last_type = parts[-1][1]
+  typed = any(kind for _, kind in parts)
+  last_type = parts[-1][1] if typed and parts[-1][1] != 1 else None
   style = Layout(framing.around(len(between) + 1, first=first, between=(*between, ())[0], last=last), typed, last_type)
   if framing.parts(style, 'AB'[: len(between) + 1]) != parts:
     raise ValueError('the tokenizer sets sentence types as no layout does: set data.layout to another.')
