@@ -6,8 +6,11 @@ import pytest
 
 from plm_jax.core.errors import ConfigError
 from plm_jax.studies.tables import file, needs, runs
+from plm_jax.training import parts
+from tests import tiny
 
 FILES = [name for name in file.table_files() if '/published_' not in name]  # `test_published.py` has these
+LADDERS = ['bert_5', 'roberta_1', 'electra_5', 'gpt_5']  # beside the objectives
 WITH_WORDS = [f'experiments/tables/small_{model}.py:medium' for model in ('bert', 'gpt', 'bart')]
 GOOD = """
 def get_table(scale):
@@ -75,6 +78,26 @@ def test_a_claim_is_of_what_a_scale_measures(name, scale):
   assert not [claim for claim in table.claims if table.rows[claim.better].empty]
 
 
+@pytest.mark.turns
+@pytest.mark.parametrize('scale', ['paper', file.RUNGS[0]])
+def test_runs_fit_the_trunk_that_they_start_from(scale, tmp_path):
+  """So no table ends with a refusal after hours of pre-training."""
+  unfit, seen = [], set()
+  for name in FILES if scale == 'paper' else [f'experiments/tables/{name}.py' for name in LADDERS]:
+    for run in runs.needed(plan(file.read(name, scale), tmp_path)):
+      settings = {**run.settings, 'model': runs.pretraining_of(run).settings['model']}
+      key = str([settings[block] for block in ('model', 'objective', 'adapter', 'data')])
+      if key in seen or run.weights:
+        continue
+      seen.add(key)
+      try:
+        parts.make_parts(settings, tiny.VOCAB)
+      except ConfigError as error:
+        if 'vocab' not in str(error):
+          unfit.append(f'{name}: {run.config}: {error}')
+  assert not unfit and len(seen) > 10
+
+
 @pytest.mark.parametrize(('name', 'count'), [('bert_5', 5), ('roberta_1', 5), ('bert_5', 1)])
 def test_more_seeds_keep_those_that_are_made(name, count, tmp_path):
   path = f'experiments/tables/{name}.py'
@@ -106,7 +129,7 @@ def test_claims_are_those_of_the_text():
   assert ('SST-2', 'No NSP', 'LTR & No NSP') in claimed('bert_5')
 
 
-@pytest.mark.parametrize('name', ['bert_5', 'roberta_1', 'electra_5', 'gpt_5'])
+@pytest.mark.parametrize('name', LADDERS)
 @pytest.mark.parametrize('scale', file.RUNGS)
 def test_rungs_have_columns_that_decide(name, scale, tmp_path):
   table = file.read(f'experiments/tables/{name}.py', scale)
