@@ -5,6 +5,7 @@ file whose `make` has keywords without defaults beside the usual ones gets a lin
 """
 
 import itertools
+import json
 import pathlib
 from typing import Any
 
@@ -19,11 +20,11 @@ from tests import runs
 
 ALWAYS = {'row_id', 'epoch', 'row_weight'}
 BATCH_SIZE, LENGTH = 12, 32
-# file, or file and what is special -> keywords; CORPUS, LABELLED and CACHE stand for folders
-CORPUS, LABELLED, CACHE = 'CORPUS', 'LABELLED', 'CACHE'
+# file, or file and what is special -> keywords; CORPUS, LABELLED, PAIRS and CACHE stand for folders
+CORPUS, LABELLED, PAIRS, CACHE = 'CORPUS', 'LABELLED', 'PAIRS', 'CACHE'
 SETTINGS: dict[str, dict[str, Any]] = {
   'labelled': {'path': LABELLED},
-  'minimal_pairs': {'path': LABELLED, 'split': 'train', 'good': 'text', 'bad': 'text'},
+  'minimal_pairs': {'path': PAIRS, 'split': 'train', 'good': 'text', 'bad': 'other'},
   'text_to_text': {'path': LABELLED, 'form': {'name': 'template', 'inputs': '{text}', 'target': '{label}'}},
   'mixture': {
     'parts': {
@@ -49,12 +50,17 @@ Batches = list[dict[str, np.ndarray]]
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  return runs.write_data(tmp_path_factory.mktemp('data'))
+  made = runs.write_data(tmp_path_factory.mktemp('data'))
+  (made / 'pairs').mkdir()
+  rows = [json.loads(line) for line in (made / 'labelled' / 'train.jsonl').read_text().splitlines()]
+  lines = [json.dumps(row | {'other': f'not {row["text"]}'}) for row in rows]
+  (made / 'pairs' / 'train.jsonl').write_text('\n'.join(lines))
+  return made
 
 
 def block(name: str, folder: pathlib.Path, **changes: Any) -> dict[str, Any]:
   """The block of a config for a name in `EVERY`."""
-  places = {CORPUS: folder / 'corpus', LABELLED: folder / 'labelled', CACHE: folder / 'cache'}
+  places = {CORPUS: folder / 'corpus', LABELLED: folder / 'labelled', PAIRS: folder / 'pairs', CACHE: folder / 'cache'}
 
   def written_out(value: Any) -> Any:
     if isinstance(value, dict):

@@ -23,7 +23,7 @@ _READING: Mapping[str, Sequence[Any]] = {
   'join': ('concat', 'sum'),
   'pool': ('trunk',),
   'norms': (False,),
-  'lstm_layers': (0,),
+  'lstm_layers': (0, None),
   'crf': (False,),
 }
 ADAPTERS = ('classify', 'tag', 'choose', 'span')  # adapters whose heads have task classes

@@ -109,7 +109,7 @@ def prepare(
   packages, sets = PACKAGES if packages is None else packages, sets or SETS
   build = key(packages)
   root = files.local_path(cache, what='data.cache') / 'tfds' / 'pydocs'
-  if not _rows(_summary(root, build, logging.DEBUG)).keys() >= set(sets):
+  if not _rows(_summary(root, build, quiet=True)).keys() >= set(sets):
     made.missing('docstrings', digest=build, folder=root)
   with files.locked(root / '.lock', doing='building the corpus'):
     summary = _summary(root, build)
@@ -127,7 +127,7 @@ def _rows(summary: Mapping[str, Any]) -> dict[str, dict[str, int]]:
   return summary.get('rows', {})
 
 
-def _summary(root: Path, build: str, level: int = logging.WARNING) -> dict[str, Any]:
+def _summary(root: Path, build: str, *, quiet: bool = False) -> dict[str, Any]:
   file = root / f'{build}.json'
   try:
     summary = files.read_json(file)
@@ -138,7 +138,8 @@ def _summary(root: Path, build: str, level: int = logging.WARNING) -> dict[str, 
   except FileNotFoundError:
     return {}
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-    log.log(level, '%s is damaged (%s): building the corpus again', file, error)
+    if not quiet:
+      log.warning('%s is damaged (%s): building the corpus again', file, error)
     return {}
 
 
