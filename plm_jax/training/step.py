@@ -178,9 +178,12 @@ def _apart(direct: Callable[[], tuple[PyTree, Any]], finite: Array) -> tuple[PyT
 
   Loops that read directions would repeat their last operations. The other branch has directions of 0.
   """
-  if not one_cpu():
-    return direct()
-  return jax.lax.cond(finite, direct, lambda: (jax.tree.map(jnp.zeros_like, direct()[0]), direct()[1]))
+
+  def none() -> tuple[PyTree, Any]:
+    directions, norms = direct()
+    return jax.tree.map(jnp.zeros_like, directions), norms
+
+  return jax.lax.cond(finite, direct, none) if one_cpu() else direct()
 
 
 def _choose(condition: Array, new: PyTree, old: PyTree) -> PyTree:
