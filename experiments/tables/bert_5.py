@@ -33,8 +33,6 @@ def get_table(scale):
   columns = ladder.columns(scale, *COLUMNS)
   compared = [name for name in ladder.asked(scale, 'MRPC', 'SST-2') if name != 'loss']  # that of other tokens
   rows['+ BiLSTM']['tuning'] = {'adapter.lstm_layers': 1}
-  if scale == 'small':
-    rows['+ BiLSTM'] = dict(empty=scales.ON_RUNGS, published=rows['+ BiLSTM']['published'])
   if scale in scales.RUNGS:
     same = [name for name, column in columns.items() if column.get('of') == 'evaluation' or name == 'EWT probe']
     rows['+ BiLSTM']['without'] = dict.fromkeys(same, 'without fine-tuning it is the row above')

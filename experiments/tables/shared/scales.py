@@ -44,7 +44,6 @@ RUNGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     | {'execution': dict(dtype='bfloat16')},
   ),
 }
-ON_RUNGS = 'it is made on the rungs, 1m and above'
 SCALES = ('tiny', 'small', 'paper', *RUNGS)  # of tables that have the rungs
 # the text was measured without `data.sentences`; its lines are paragraphs
 READS_SENTENCES = ('albert/', 'bart/', 'bert/', 'roberta/')
