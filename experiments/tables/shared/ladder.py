@@ -70,7 +70,7 @@ def asked(scale: str, *others: str) -> tuple[str, ...]:
   return NAMES if scale in scales.RUNGS else others
 
 
-def _tuned(steps: int) -> dict[str, Any]:
+def tuned(steps: int) -> dict[str, Any]:
   """Return the keys of a fine-tuning; the grid has its rate."""
   optim = dict(name='adamw', rate=1e-3, schedule='linear', warmup=0.1, decay=0.01, clip=1.0)
   optim['scale'] = (('trunk/.*', 1 / HEAD), ('.*', 1.0))
@@ -83,7 +83,7 @@ def _evaluated(**splits: str) -> dict[str, Any]:
 
 def _sst2() -> dict[str, Any]:
   """Return the column of held-out sentences and their phrases."""
-  keys = _tuned(1_500) | _evaluated(validation='validation', test='test')
+  keys = tuned(1_500) | _evaluated(validation='validation', test='test')
   keys |= {'data.path': SENTENCES, 'data.length': 64, 'data.buckets': (16, 32)}
   note = '19,900 phrases of the training set whose sentences are held out, where the paper has 872 sentences'
   return dict(metric='test/accuracy', configs=SST2, keys=keys, note=note, trivial=TRIVIAL['SST-2'], **CHOSEN)
@@ -91,7 +91,7 @@ def _sst2() -> dict[str, Any]:
 
 def _trec() -> dict[str, Any]:
   """Return the column of questions, a tenth of which chooses the rate."""
-  keys = _tuned(800) | _evaluated(validation='train[90%shuffled:]', test='test')
+  keys = tuned(800) | _evaluated(validation='train[90%shuffled:]', test='test')
   keys |= {'data.path': 'tfds:trec', 'data.fields': ('text',), 'data.label': 'label-coarse', 'data.layout': 'bert'}
   keys |= {'data.split': 'train[:90%shuffled]', 'adapter.classes': 6, 'adapter.pool': 'mean'}
   configs = dict.fromkeys(FAMILIES, 'experiments/finetune/classify.py')
