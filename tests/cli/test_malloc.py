@@ -25,10 +25,11 @@ PAGES = Path('/sys/kernel/mm/transparent_hugepage/enabled')
 
 @pytest.mark.skipif(not sys.platform.startswith('linux'), reason='glibc only')
 def test_freed_memory_is_used_again():
-  (kept, large), (given_back, small) = (
-    map(int, subprocess.run([sys.executable, '-c', CHILD, how], capture_output=True, text=True, check=True).stdout.split())
+  printed = (
+    subprocess.run([sys.executable, '-c', CHILD, how], capture_output=True, text=True, check=True).stdout
     for how in ('kept', 'given back')
   )
+  (kept, large), (given_back, small) = (map(int, faults.split()) for faults in printed)
   assert kept < given_back / 10
   if PAGES.exists() and '[madvise]' in PAGES.read_text():
     assert large < small / 10
