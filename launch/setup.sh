@@ -86,10 +86,10 @@ for extra in "$@"; do
     say "No extra is called '$extra'; there are: ${choices//.txt/}."
     exit 2
   fi
-  if [[ $extra == beam ]]; then
-    say 'Apache Beam needs an environment of its own, which bash launch/corpus.sh tfds NAME makes.'
-    exit 2
-  fi
+  case $extra in
+    beam) say 'Apache Beam needs an environment of its own, which bash launch/corpus.sh tfds NAME makes.' && exit 2 ;;
+    cleaning) say 'datatrove needs an environment of its own, which bash launch/corpus.sh prepare makes.' && exit 2 ;;
+  esac
   lists+=("$root/requirements/$extra.txt")
 done
 

@@ -1,0 +1,246 @@
+"""Tokenise and clean corpora on several workers with datatrove; `bash launch/corpus.sh prepare|clean` runs it.
+
+The environment of requirements/cleaning.txt has no jax and no plm_jax. Parts of a store are made by `plm-jax prepare
+--shard=I/N` with the interpreter $PYTHON.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+TRIES = 3  # of a task that is killed
+STOPPED = (signal.SIGINT, signal.SIGTERM)
+LOGS = pathlib.Path('runs/corpus')
+HERE = str(pathlib.Path(__file__).resolve().parent)
+
+try:
+  from datatrove.pipeline.base import PipelineStep
+except ImportError:  # only flags are checked
+  PipelineStep = object
+
+
+class Failed(Exception):
+  """A task that would fail again: its message and the exit status."""
+
+
+def end_with_parent():
+  """Ask Linux for SIGTERM when the parent ends, so that no task outlives a killed call."""
+  if sys.platform == 'linux':
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+class Prepare(PipelineStep):
+  """`plm-jax prepare`, of the part that is this task's rank or, if `joins`, of all parts."""
+
+  type, name = 'plm-jax', 'prepare'
+
+  def __init__(self, words, *, python, joins):
+    super().__init__()
+    self.words, self.python, self.joins, self.cwd = words, python, joins, os.getcwd()
+    self.path = os.environ.get('PYTHONPATH', '')  # of this call, with plm_jax
+
+  def run(self, data=None, rank=0, world_size=1):
+    part = [] if self.joins else [f'--shard={rank}/{world_size}']
+    threads = dict.fromkeys(('RAYON_NUM_THREADS', 'OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS'), '1')
+    env = {**os.environ, **({} if self.joins else threads), 'PYTHONPATH': self.path}
+    for _ in range(TRIES):
+      done = subprocess.run(
+        [self.python, '-m', 'plm_jax', 'prepare', *part, *self.words],
+        cwd=self.cwd, env=env, capture_output=True, text=True, check=False, preexec_fn=end_with_parent,
+      )  # fmt: skip
+      if done.returncode >= 0 or -done.returncode in STOPPED:
+        break
+      self.stat_update('killed')
+    if done.returncode:
+      raise Failed(done.stderr.strip() or f'plm-jax prepare was killed {TRIES} times', done.returncode)
+    print(done.stdout if self.joins else '', end='', flush=True)
+    self.stat_update('parts')
+    yield from data or ()
+
+
+def stages_of_prepare(flags):
+  """Return (name, pipeline, tasks) of each stage."""
+  python = flags.python
+  return [
+    ('parts', [Prepare(flags.words, python=python, joins=False)], flags.shards),
+    ('join', [Prepare(flags.words, python=python, joins=True)], 1),
+  ]
+
+
+def executor(stage, flags, before=None):
+  """Build the engine's executor of a stage."""
+  from datatrove import executor as engines
+
+  name, pipeline, tasks = stage
+  common = dict(pipeline=pipeline, tasks=tasks, logging_dir=str(flags.logs / name))
+  if flags.executor == 'slurm':
+    return engines.SlurmPipelineExecutor(
+      **common, workers=flags.workers, time=flags.time, partition=flags.partition, mem_per_cpu_gb=flags.memory,
+      job_name=f'{flags.command}-{name}', qos=None, env_command=f'export PATH={sys.prefix}/bin:$PATH PYTHONPATH={HERE}',
+      sbatch_args=dict(word.split('=', 1) for word in flags.sbatch), depends=before,
+    )  # fmt: skip
+  if flags.executor == 'ray':
+    return engines.RayPipelineExecutor(**common, workers=flags.workers, mem_per_cpu_gb=flags.memory)
+  return engines.LocalPipelineExecutor(**common)
+
+
+def run_task(stage, flags, rank):
+  """Make one task in a process that may be killed, up to three times."""
+  log = flags.logs / stage[0] / f'stderr_{rank:05d}.txt'
+  log.parent.mkdir(parents=True, exist_ok=True)
+  for attempt in range(1, TRIES + 1):
+    words = [sys.executable, __file__, f'--task={stage[0]}/{rank}', f'--logs={flags.logs}', *flags.own]
+    with log.open('w') as stderr:  # not a pipe: what a killed task leaves would hold it open
+      done = subprocess.run(words, stderr=stderr, check=False, preexec_fn=end_with_parent)
+    if done.returncode >= 0 or -done.returncode in STOPPED or attempt == TRIES:
+      break
+  if done.returncode:
+    last = log.read_text().strip().rpartition('Failed: ')[2]
+    raise Failed(last or f'task {rank} of {stage[0]} was killed {attempt} times', done.returncode)
+
+
+def run_local(stage, flags):
+  from tqdm import tqdm
+
+  name, _, tasks = stage
+  with ThreadPoolExecutor(flags.workers) as pool:
+    futures = [pool.submit(run_task, stage, flags, rank) for rank in range(tasks)]
+    try:
+      for future in tqdm(as_completed(futures), total=tasks, desc=name, unit='task', disable=tasks == 1):
+        future.result()
+    except BaseException:
+      pool.shutdown(wait=False, cancel_futures=True)
+      raise
+
+
+def run_ray(stage, flags):
+  import ray
+
+  if not ray.is_initialized():
+    ray.init(address=flags.address, log_to_driver=False, runtime_env={'env_vars': {'PYTHONPATH': HERE}})
+  engine = executor(stage, flags)
+  engine.run()
+  if left := engine.get_incomplete_ranks(skip_completed=True):
+    log = flags.logs / stage[0] / 'logs' / f'task_{left[0]:05d}.log'
+    raise Failed(f'{len(left)} of {stage[2]} tasks of {stage[0]} failed: see {log}, then the same command', 1)
+
+
+def run(stages, flags):
+  if flags.executor == 'slurm':
+    before = None
+    for stage in stages:
+      before = executor(stage, flags, before)
+      before.run()
+    print(
+      f'submitted: `squeue --me` lists the jobs, and {flags.logs} gets their logs. If a job fails: the same command'
+    )
+    return
+  for stage in stages:
+    (run_ray if flags.executor == 'ray' else run_local)(stage, flags)
+  show(stages, flags)
+
+
+def show(stages, flags):
+  """Print what each block read, kept and removed, summed over tasks."""
+  for name, _, tasks in stages:
+    blocks = {}
+    for rank in range(tasks):
+      file = flags.logs / name / 'stats' / f'{rank:05d}.json'
+      for at, block in enumerate(json.loads(file.read_text())):
+        counts = blocks.setdefault((at, block['name']), {})
+        for key, value in block['stats'].items():
+          counts[key] = counts.get(key, 0) + (value if isinstance(value, int | float) else value['total'])
+    for (_, block), counts in blocks.items():
+      print(f'{name}, {block}: ' + ', '.join(f'{key} {count:,.0f}' for key, count in counts.items()))
+
+
+def parse(words):
+  parser = argparse.ArgumentParser(prog='corpus.sh', allow_abbrev=False)
+  parser.add_argument('--check', action='store_true', help=argparse.SUPPRESS)
+  parser.add_argument('--task', help=argparse.SUPPRESS)
+  parser.add_argument('--logs', type=pathlib.Path, help=argparse.SUPPRESS)
+  commands = parser.add_subparsers(dest='command', required=True)
+  prepare = commands.add_parser('prepare', help='tokenise a corpus on several workers')
+  prepare.add_argument('--shards', type=positive, metavar='N', help='parts (default: 4 for each worker)')
+  for command in (prepare,):
+    add = command.add_argument
+    add('--workers', type=positive, metavar='N', help='tasks at once (default: one for each core; slurm, ray: 16)')
+    add('--executor', choices=('local', 'slurm', 'ray'), default='local', help='engine (default: local)')
+    add('--memory', type=positive, default=2, metavar='GB', help='memory of a task, for slurm and ray (default: 2)')
+    add('--address', default='auto', help='address of the Ray cluster (default: that of this machine)')
+    add('--partition', help='SLURM partition')
+    add('--time', default='24:00:00', help='SLURM time limit of a task (default: 24:00:00)')
+    add('--sbatch', action='append', default=[], metavar='KEY=VALUE', help='further option of sbatch; may be repeated')
+  own, after = words, []
+  if '--' in words:
+    own, after = words[: words.index('--')], words[words.index('--') + 1 :]
+  flags = parser.parse_args(own)
+  flags.own, flags.words = words[words.index(flags.command) :], after
+  flags.python = os.environ.get('PYTHON') or sys.executable
+  cores = len(os.sched_getaffinity(0)) if sys.platform == 'linux' else os.cpu_count()
+  flags.workers = flags.workers or (cores if flags.executor == 'local' else 16)
+  if flags.executor == 'slurm' and not flags.partition:
+    parser.error('--executor=slurm needs --partition=NAME (`sinfo` lists them)')
+  if flags.executor == 'slurm' and not shutil.which('sbatch'):
+    parser.error('--executor=slurm: there is no sbatch here; call it on a login node')
+  if bad := [word for word in flags.sbatch if '=' not in word]:
+    parser.error(f'--sbatch={bad[0]}: expected KEY=VALUE, such as --sbatch=account=NAME')
+  check_prepare(flags, parser)
+  return flags
+
+
+def positive(text):
+  if not text.isdecimal() or not int(text):
+    raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of 1 or more')
+  return int(text)
+
+
+def check_prepare(flags, parser):
+  flags.shards = flags.shards or 4 * flags.workers
+  flags.logs = flags.logs or LOGS.resolve() / f'prepare-{time.strftime("%Y%m%d-%H%M%S")}-{os.getpid()}'
+  if given := [word for word in flags.words if word.startswith('--shard') and not word.startswith('--shared')]:
+    parser.error(f'{given[0]}: leave it out; --shards=N before -- sets the number of parts')
+  if not flags.words:
+    parser.error('flags of plm-jax prepare come after --: bash launch/corpus.sh prepare -- --config=FILE')
+  if flags.check:
+    words = [flags.python, '-m', 'plm_jax', 'prepare', *flags.words, '--print_config']
+    done = subprocess.run(words, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode:
+      sys.exit(done.returncode)
+
+
+def main(words):
+  flags = parse(words)
+  if flags.check:
+    return 0
+  stages = stages_of_prepare(flags)
+  try:
+    if flags.task:
+      end_with_parent()
+      name, _, rank = flags.task.rpartition('/')
+      (stage,) = (stage for stage in stages if stage[0] == name)
+      executor(stage, flags)._run_for_rank(int(rank))  # `run` adds a pool that waits for killed workers for ever
+    else:
+      flags.logs.mkdir(parents=True, exist_ok=True)
+      run(stages, flags)
+  except Failed as error:
+    message, status = error.args
+    print(f'Failed: {message}' if flags.task else message, file=sys.stderr)
+    return status if status > 0 else 1
+  except KeyboardInterrupt:
+    return 130
+  return 0
+
+
+if __name__ == '__main__':
+  import corpus_datatrove  # pickled by this name, which processes on other machines can import
+
+  sys.exit(corpus_datatrove.main(sys.argv[1:]))
