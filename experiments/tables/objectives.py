@@ -24,7 +24,7 @@ ROWS = {  # objective: config, words, family, changes
   'masked LM, n-grams by contrast': (
     'contrastive/infoword.py', (), 'bert', dict(objective__where__max_count=None, accumulate=1)  # it couples rows
   ),
-  'replaced tokens': ('electra/base.py', (), 'bert', {}),
+  'replaced tokens': ('electra/base.py', (), 'electra', {}),
   'masked and causal LM': ('gpt_bert/pretrain.py', (), 'bert', {}),
   'permutation LM': ('xlnet/base.py', (), 'xlnet', {}),
   'blank infilling': (

@@ -24,6 +24,8 @@ from plm_jax.config import signatures
 from plm_jax.text import recipe
 from plm_jax.training.before.model_from import expand
 
+SAME_PROGRAM = {'seed', 'steps', 'log_every', 'eval_every', 'save_every', 'save_minutes', 'best'}  # keys of any value
+
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax plan`; compile, but execute nothing."""
@@ -54,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     topology.check_installed(described)
   header = recipe.header_of(arguments.config or '')
   vocab = stand_in.vocab_of(settings, header=header, size=arguments.vocab_size)
-  changed = arguments.changes or arguments.slices > 1 or not arguments.config
+  changes = {key for key, _ in arguments.changes} - SAME_PROGRAM
+  changed = changes or arguments.slices > 1 or not arguments.config
   # a copy of a config elsewhere may differ: '../...' names no row
   own = '' if changed else os.path.relpath(os.path.realpath(arguments.config), signatures.ROOT.parent / 'experiments')
   flags = {name: vars(arguments)[name] for name in ('state_only', 'search', 'epoch_tokens')}

@@ -25,7 +25,7 @@ from plm_jax.text import chars
 log = logging.getLogger(__name__)
 
 GIVES = ('tokens', 'segment_ids', 'characters', 'pair', 'counted', 'masked_at', 'hidden')
-QUICK = dict(path='pydocs/summary_pair', good='summary', bad='summary', length=128, batch_size=8)
+QUICK = dict(path='pydocs/describe', good='question', bad='title', length=128, batch_size=8)
 GROUPS = ('field', 'linguistics_term', 'UID')  # of BLiMP, from the largest
 MANY = 64  # batches from which every second length has a shape; else every eighth
 

@@ -101,11 +101,12 @@ def make(
       'that was trained to predict tokens'
     )
   kind, model, sentences = _bind(trunk, vocab, own, template, begin=begin, needed=needed, user=user)
-  if kind == 'blank' and masking != 'token':
+  if masking != 'token' and (kind == 'blank' or sentences.mask_id is None):
+    why = 'which fills one blank' if kind == 'blank' else 'whose sentences are read without masks'
     raise ValueError(
-      f"{user}: objective.masking={masking!r} is not for {type(trunk).__name__}, which fills one blank: use 'token'"
+      f"{user}: objective.masking={masking!r} is not for this {type(trunk).__name__}, {why}: use masking='token'"
     )
-  sentences = sentences._replace(rest_of_word=masking == 'word_l2r' and sentences.mask_id is not None)
+  sentences = sentences._replace(rest_of_word=masking == 'word_l2r')
   writes = kind in ('sentinel', 'text', 'blank')
   reader = answers.make_reader(trunk, vocab, user=user, start=start, mask=None, rows=1) if writes else None
   s = Settings(kind, reader, sentences.mask_id, longest_row(trunk), trunk.INPUTS)

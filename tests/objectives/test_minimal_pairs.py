@@ -22,7 +22,7 @@ from plm_jax.objectives import minimal_pairs
 from plm_jax.text import byte_bpe, chars, sentencepiece, tokenizer, wordpiece, words
 from plm_jax.text.tokenizer import around
 from plm_jax.training import loop
-from tests import conftest, runs
+from tests import conftest, runs, tiny
 
 pytestmark = pytest.mark.turns
 
@@ -220,6 +220,18 @@ def test_trunks_without_a_head_equal_the_definition(name, tmp_path):
         states = trunk.apply(variables, tokens, segment_ids=jnp.ones_like(tokens), **inputs)['hidden'][0, at]
         total += float(jax.nn.log_softmax(trunk.apply(variables, states, method='attend'))[hidden])
       np.testing.assert_allclose(ours[list(rows).index(row), side], total, rtol=1e-4)
+
+
+def test_pairs_of_a_smoke_test_have_two_fields():
+  assert source.QUICK['good'] != source.QUICK['bad']  # one field is refused
+
+
+@pytest.mark.parametrize(('name', 'heads'), [('gpt', None), ('bert', ('trunk', 'rtd'))])
+def test_masks_of_words_are_refused_where_nothing_is_masked(name, heads):
+  trunk = tiny.make_trunk(name)
+  minimal_pairs.make(trunk=trunk, vocab=tiny.VOCAB, heads=heads)
+  with pytest.raises(ValueError, match=r"masking='word_l2r' is not for this .* without masks: use masking='token'"):
+    minimal_pairs.make(trunk=trunk, vocab=tiny.VOCAB, heads=heads, masking='word_l2r')
 
 
 @pytest.mark.parametrize('kind', ['mlm', 'causal_lm'])

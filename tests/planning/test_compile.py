@@ -129,6 +129,7 @@ def test_without_a_compiler_cycles_are_the_stored_ones(monkeypatch, capsys, tmp_
   assert f'at most {1e4 * max(seconds, 0.0611) / 60:.1f} minutes' in out  # a lost chip: 10,000 steps by the largest
   for changed in ('--config.execution.remat=full', '--slices=2'):  # another program
     assert 'cycles are unknown' in planned(capsys, changed)
+  assert planned(capsys, '--config.seed=7', '--config.log_every=9') == out  # the same
   own = tmp_path / 'experiments' / 'bert' / 'base.py'  # a copy of the user's, with another program
   own.parent.mkdir(parents=True)
   own.write_text((conftest.ROOT / 'experiments/bert/base.py').read_text().replace("layers='loop'", "layers='scan'"))

@@ -21,6 +21,7 @@ PHENOMENA = (  # of BLiMP: its `linguistics_term`; selection (2,000 of 67,000 pa
 )  # fmt: skip
 FAMILIES = {  # config of SST-2, trunk of the tagging config, config of BLiMP: each trunk is scored as it was trained
   'bert': ('bert/glue.py:sst2,mean', 'bert', 'blimp/pairs.py:word_l2r'),
+  'electra': ('bert/glue.py:sst2,mean', 'bert', 'blimp/pairs.py'),  # it is scored without masks
   'gpt': ('gpt/classify.py:sst2', 'gpt', 'blimp/pairs.py'),
   'ltr': ('bert/glue.py:sst2,mean', 'bert', 'blimp/pairs.py'),  # a causal LM that is fine-tuned like BERT
   'bart': ('bart/glue.py:sst2,base', 'bart', 'blimp/pairs.py'),

@@ -12,6 +12,7 @@ from plm_jax.core.types import Source
 from plm_jax.data.rows import order
 
 ROUND = 4096  # samples; shares are exact to 1 / 4096
+OPTIONAL = ('word_marks', 'sentence_ids')  # their filler says that a source reports none
 
 
 class Mixed:
@@ -205,7 +206,7 @@ def _axes(key: str, leaf: jax.ShapeDtypeStruct) -> str:
 def _fixed(spec: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Any]:
   """Return keys, dtypes and sizes that examples of one batch share."""
   properties = {}
-  for key, leaf in spec.items():
+  for key, leaf in ((key, leaf) for key, leaf in spec.items() if key not in OPTIONAL):
     free = set('ktn') & set(BATCH[key].axes)
     sizes = zip(_axes(key, leaf), leaf.shape, strict=True)
     properties[key] = leaf.dtype, [(axis, None if axis in free else size) for axis, size in sizes]

@@ -11,7 +11,7 @@ import pytest
 from plm_jax.config import build
 from plm_jax.config.load import resolve
 from plm_jax.core.errors import ConfigError
-from plm_jax.data import pairs, stream
+from plm_jax.data import mixture, pairs, stream
 from plm_jax.data.rows import segments
 from plm_jax.noise import keys
 from plm_jax.objectives import denoise_seq2seq, mlm, permuted_lm, rtd, sentence_pair, span_boundary, unilm
@@ -113,6 +113,20 @@ def test_a_slice_by_tokens_keeps_its_marks(tmp_path):
   vocab = wordpiece.train(['我们在野生动物园'] * 3, size=60)
   (batch,) = make(tmp_path, vocab, split='train[3tokens:]', batch_size=1).once()
   assert batch['word_marks'][0, 1:6].tolist() == [1, 2, 1, 2, 1]  # the fourth letter continues its pair
+
+
+def test_a_segmenter_of_one_part_of_a_mixture_by_rows(tmp_path):
+  """Rows of the other part leave words and sentences to the vocabulary."""
+  (tmp_path / 'train.txt').write_text('\n\n'.join(['我们在野生\n动物园'] * 4))
+  vocab = wordpiece.train(['我们在野生动物园'] * 3, size=60)
+  part = dict(name='stream', path=str(tmp_path), cache=str(tmp_path))
+  parts = dict(a=dict(part, segmenter='my_words:pairs'), b=part, c=dict(part, sentences='line'))
+  source = mixture.make(vocab=vocab, parts=parts, length=16, batch_size=4, seed=0)
+  keys_of = ('part', 'word_marks', 'sentence_ids')
+  rows = [row for batch in source.once() for row in zip(*(batch[key] for key in keys_of), strict=True)]
+  by_part = {part: [row[1:] for row in rows if row[0] == part] for part in range(3)}
+  assert [any(marks.max() > 1 for marks, _ in found) for found in by_part.values()] == [True, False, False]
+  assert [all(ids.max() < 0 for _, ids in found) for found in by_part.values()] == [True, True, False]
 
 
 CASES = {
