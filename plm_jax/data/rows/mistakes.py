@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,9 +14,11 @@ from plm_jax.io import files
 log = logging.getLogger(__name__)
 
 _NONE = ('nan', 'null', 'na', 'n/a', 'none', '<na>')  # what programs write for an empty cell
+_EMPTY = ('nan', 'null', '<na>')  # those that are hardly a text
 _SHOWN = 5
 _LEAST = 20  # rows of a split whose classes are compared with their numbers
 _TOLD = {
+  'none': "{!r} 'nan', 'null' or '<NA>', which programs write for an empty cell: remove them, if no text is meant",
   'empty': 'an empty text in {!r}, from which nothing can be learned: remove them',
   'quoted': 'quotation marks around {!r}, which are read as a part of it: remove them, or write the table as .csv',
   'indented': 'a blank at the beginning of {!r}, which is read as a part of it: write a blank after each separator of '
@@ -41,6 +44,7 @@ class Mistakes:
       if not isinstance(text := as_written(value), str):
         continue
       self._found['empty', field] += not text.strip()
+      self._found['none', field] += text.strip().casefold() in _EMPTY
       self._found['indented', field] += text[:1] == ' '
       quoted = len(text) > 1 and text[0] == text[-1] == '"' and '"' not in text[1:-1].replace('""', '')
       self._found['quoted', field] += quoted
@@ -74,7 +78,7 @@ class Mistakes:
     """Log class names that are nearly equal, or mean no class."""
     similar: dict[str, list[str]] = defaultdict(list)
     for name in sorted(self._labels):
-      similar[name.strip().casefold()].append(f'{name!r} ({self._labels[name]})')
+      similar[_form(name)].append(f'{name!r} ({self._labels[name]})')
     if nearly_equal := [', '.join(names) for names in similar.values() if len(names) > 1]:
       shown = '; '.join(nearly_equal[:_SHOWN])
       self._warn(f'classes in {label!r} differ by case or blanks only, and are different classes: {shown}')
@@ -89,6 +93,12 @@ class Mistakes:
   def _warn(self, message: str) -> None:
     if not files.is_temporary(self.where):  # texts of a call in Python
       _warn_once(f'{self.where}: {message}')
+
+
+def _form(name: str) -> str:
+  """Return a name without case, blanks around words, and the form of letters."""
+  visible = (letter for letter in unicodedata.normalize('NFKC', name) if unicodedata.category(letter) != 'Cf')
+  return ' '.join(''.join(visible).casefold().split())
 
 
 @functools.lru_cache(maxsize=1024)

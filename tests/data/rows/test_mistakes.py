@@ -38,6 +38,10 @@ def told(caplog, folder, **settings):
 MISTAKES = {
   'case': (['pos', 'Pos', 'neg'] * 8, "differ by case or blanks only.*'Pos' .8., 'pos' .8."),
   'blanks': (['pos', 'pos ', 'neg'] * 8, "differ by case or blanks only.*'pos' .8., 'pos ' .8."),
+  'letters': (['caf\xe9', 'cafe\u0301', 'bar'] * 8, 'differ by case or blanks only'),  # composed or not
+  'width': (['\uff41', 'a', 'neg'] * 8, 'differ by case or blanks only'),
+  'unseen': (['pos\u200b', 'pos', 'neg'] * 8, 'differ by case or blanks only'),
+  'between': (['so  so', 'so so', 'neg'] * 8, 'differ by case or blanks only'),
   'nan': (['pos', 'nan', 'neg'] * 8, "is 'nan' in 8 of 24 labels.*data.missing='nan'"),
   'null': (['pos', 'null', 'neg'] * 8, "is 'null' in 8 of 24 labels"),
   'NA': (['pos', 'NA', 'neg'] * 8, "is 'NA' in 8 of 24 labels"),
@@ -60,6 +64,8 @@ def test_texts_are_told(form, tmp_path, caplog):
   texts = ['a', '', ' '] * 8
   said = told(caplog, write(tmp_path, {'text': texts, 'label': [0, 1] * 12}, form))[1]
   assert "16 of 24 rows have an empty text in 'text'" in said
+  said = told(caplog, write(tmp_path, {'text': ['nan', 'b', '<NA>'] * 8, 'label': [0, 1] * 12}, form))[1]
+  assert "16 of 24 rows have 'text' 'nan', 'null' or '<NA>'" in said
   said = told(caplog, write(tmp_path, {'sentence': ["['a', 'b']", *'cdefg'], 'label': [0, 1] * 3}, form))[1]
   assert "1 of 6 rows have a list in 'sentence'" in said
   if form != 'csv':
