@@ -154,6 +154,8 @@ class ClassNames:
       self._numbered = True
       return int(value)
     where = f'row {index} of {self.records.where}: {self.field!r} holds {value!r}'
+    if value == '' and least == 0:
+      raise ValueError(f"{where}, no class: set data.missing='' to drop rows without one")
     if value == '' or not (isinstance(value, str) or whole):
       raise ValueError(f"{where}; classes are numbers from {least} or names, real values need kind='regression'")
     if not self._names:

@@ -117,6 +117,13 @@ def test_the_fix_for_no_class_drops_the_rows(tmp_path, caplog):
   assert found.rows == 4 and found.names == ('neg', 'pos') and 'nan' not in said
 
 
+def test_the_fix_for_empty_cells_drops_the_rows(tmp_path, caplog):
+  folder = write(tmp_path, {'text': [*'abcdef'], 'label': ['pos', None, 'neg'] * 2}, 'csv')
+  with pytest.raises(ValueError, match="no class: set data.missing='' to drop rows without one"):
+    told(caplog, folder)
+  assert told(caplog, folder, missing='')[0].rows == 4
+
+
 def test_a_field_of_lists_is_joined(tmp_path):
   write(tmp_path, {'tokens': ["['1', '2']", "['3']"], 'label': [0, 1]}, 'csv')
   settings = {'layout': 'bare', 'length': 8, 'batch_size': 2, 'seed': 0, 'fields': ('tokens',), 'cache': str(tmp_path)}
