@@ -96,7 +96,7 @@ class Mistakes:
 
 
 def _form(name: str) -> str:
-  """Return a name without case, blanks around words, and the form of letters."""
+  """Return a name without case, blanks and forms of letters."""
   visible = (letter for letter in unicodedata.normalize('NFKC', name) if unicodedata.category(letter) != 'Cf')
   return ' '.join(''.join(visible).casefold().split())
 

@@ -119,7 +119,7 @@ def test_the_fix_for_no_class_drops_the_rows(tmp_path, caplog):
 
 def test_the_fix_for_empty_cells_drops_the_rows(tmp_path, caplog):
   folder = write(tmp_path, {'text': [*'abcdef'], 'label': ['pos', None, 'neg'] * 2}, 'csv')
-  with pytest.raises(ValueError, match="no class: set data.missing='' to drop rows without one"):
+  with pytest.raises(ValueError, match=r"no class: set data.missing='' to drop rows without one"):
     told(caplog, folder)
   assert told(caplog, folder, missing='')[0].rows == 4
 
