@@ -114,11 +114,16 @@ class Dense(nn.Module):
       'kernel', nn.with_logical_partitioning(self.kernel_init, self.axes), (*inputs, *features), jnp.float32
     )
     # 1. kernel and inputs as matrices, and their product
-    matrix = kernel.astype(self.dtype).reshape(math.prod(inputs), math.prod(features))
     x = sharding.gather_length(x.astype(self.dtype), self.axes[self.num_inputs :], features)
-    x = x.reshape(*x.shape[: x.ndim - self.num_inputs], math.prod(inputs))
-    # [..., inputs] -> [..., outputs]
-    y = product(x, matrix, straight=self.straight)
+
+    def multiply(x: Array, kernel: Array) -> Array:
+      matrix = kernel.astype(self.dtype).reshape(math.prod(inputs), math.prod(features))
+      x = x.reshape(*x.shape[: x.ndim - self.num_inputs], math.prod(inputs))
+      # [..., inputs] -> [..., outputs]
+      return product(x, matrix, straight=self.straight)
+
+    # a scan over layers stores what the gradient reads: x once for all products of it, and neither as a matrix
+    y = jax.checkpoint(multiply, prevent_cse=False)(x, kernel) if sharding.one_cpu() else multiply(x, kernel)
     y = sharding.scatter_length(y, self.axes[: self.num_inputs], inputs)
     if (scale := _scale(self, 'kernel')) is not None:
       y = y * scale.astype(self.dtype).reshape(-1)

@@ -49,6 +49,23 @@ def test_the_gradient_of_a_matrix_sums_over_all_rows_as_one_axis():
   assert dots and all(',' not in axes for pair in dots for axes in pair)
 
 
+def test_a_scan_stores_the_input_of_products_once():
+  """Otherwise it stores the rows and the kernel of each product as matrices."""
+  dense = Dense((2, 4), axes=(None,) * 3, kernel_init=normal(1.0), use_bias=False)
+
+  def layer(x, kernels):
+    return sum(dense.apply({'params': {'kernel': kernel}}, x).reshape(x.shape) for kernel in kernels), None
+
+  def run(kernels, x):
+    return jax.lax.scan(layer, x, kernels)[0].sum()
+
+  # 3 layers with 2 products of one input
+  program = jax.make_jaxpr(jax.grad(run))(2 * (jnp.ones((3, 8, 2, 4)),), jnp.ones((2, 5, 8)))
+  forward = next(equation for equation in program.eqns if equation.primitive.name == 'scan')
+  _, *stored = (variable.aval.shape for variable in forward.outvars)
+  assert stored == [(3, 2, 5, 8)]
+
+
 @pytest.mark.parametrize(
   ('features', 'num_inputs', 'axes', 'product'),
   [
