@@ -16,8 +16,10 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
+RULES = ('gopher_quality', 'gopher_repetition', 'c4', 'fineweb')
 TRIES = 3  # of a task that is killed
 STOPPED = (signal.SIGINT, signal.SIGTERM)
+ENDS = ('.jsonl', '.jsonl.gz', '.jsonl.zst', '.parquet')
 LOGS = pathlib.Path('runs/corpus')
 HERE = str(pathlib.Path(__file__).resolve().parent)
 
@@ -75,6 +77,122 @@ def stages_of_prepare(flags):
   ]
 
 
+class Index(PipelineStep):
+  """Hashes of the n-grams of evaluation sets, for datatrove's filter; its own block needs lighteval."""
+
+  type, name = 'plm-jax', 'index of evaluation sets'
+
+  def __init__(self, sources, out, config):
+    super().__init__()
+    self.sources, self.out, self.config = sources, out, config
+
+  def run(self, data=None, rank=0, world_size=1):
+    import numpy as np
+    from datatrove.utils.hashing import create_hash_func
+    from datatrove.utils.text import ngrams, simplify_text
+    from datatrove.utils.word_tokenizers import load_word_tokenizer
+
+    words, hashed = load_word_tokenizer('eng').word_tokenize, create_hash_func(self.config.hash_config)
+    pathlib.Path(self.out).mkdir(parents=True, exist_ok=True)
+    for number, source in enumerate(self.sources):
+      hashes = set()
+      for file in files_of(source):
+        for text in rows_of(file):
+          grams = list(ngrams(words(simplify_text(text, self.config.norm_config)), self.config.n_grams))
+          self.stat_update('texts' if grams else 'too_short')
+          hashes.update(hashed(' '.join(gram)) for gram in grams)
+      descr = np.dtype(self.config.hash_config.np_descr)
+      np.array(sorted(hashes), descr).tofile(f'{self.out}/{number}-{pathlib.Path(source).name}.index.hashes')
+    yield from data or ()
+
+
+def rows_of(file):
+  """Yield every string of a .jsonl file's rows."""
+  with file.open() as lines:
+    left = [json.loads(line) for line in lines]
+  while left:
+    value = left.pop()
+    if isinstance(value, str):
+      yield value
+    elif isinstance(value, list | dict):
+      left.extend(value.values() if isinstance(value, dict) else value)
+
+
+def files_of(source):
+  path = pathlib.Path(source)
+  return [path] if path.is_file() else sorted(file for end in ENDS for file in path.rglob(f'*{end}'))
+
+
+def text_alone(writer, document):
+  return {'text': document.text}
+
+
+def stages_of_clean(flags):
+  """Return (name, pipeline, tasks) of each stage: filters, four of MinHash, three of sentences."""
+  from datatrove.pipeline import dedup, filters, readers, writers
+  from datatrove.pipeline.decont import NGramsDecontConfig, NGramsDecontFilter
+  from datatrove.pipeline.dedup.minhash import MinhashConfig
+  from datatrove.utils.hashing import HashConfig
+
+  out, tasks, last, stages = flags.out, flags.tasks, flags.passes[-1], []
+  source = str(flags.source)
+
+  def read():
+    ends = (
+      {file.name.partition('.')[2] for file in files_of(flags.source)} if source == str(flags.source) else {'jsonl'}
+    )
+    if any(end.endswith('parquet') for end in ends):
+      return readers.ParquetReader(source, text_key=flags.text, glob_pattern='**.parquet')
+    return readers.JsonlReader(source, text_key=flags.text if source == str(flags.source) else 'text')
+
+  def write(name):
+    folder = str(out if name == last else out / 'work' / name)
+    return writers.JsonlWriter(folder, output_filename='${rank}.jsonl', compression=None, adapter=text_alone), folder
+
+  def left_out(name):
+    return writers.JsonlWriter(str(out / 'left_out' / name), output_filename='${rank}.jsonl', compression=None)
+
+  if 'filter' in flags.passes:
+    rules = {
+      'gopher_quality': filters.GopherQualityFilter,
+      'gopher_repetition': filters.GopherRepetitionFilter,
+      'c4': lambda **writer: filters.C4QualityFilter(min_num_sentences=3, min_words_per_line=5, **writer),  # T5's code
+      'fineweb': filters.FineWebQualityFilter,
+    }
+    blocks = [rules[rule](exclusion_writer=left_out(rule)) for rule in flags.rules]
+    if flags.against:
+      config, index = NGramsDecontConfig(n_grams=13), str(out / 'work' / 'index')
+      stages.append(('index', [Index([str(path) for path in flags.against], index, config)], 1))
+      blocks.append(NGramsDecontFilter(index, config, exclusion_writer=left_out('against')))
+    writer, folder = write('filter')
+    stages.append(('filter', [read(), *blocks, writer], tasks))
+    source = folder
+  if 'minhash' in flags.passes:
+    config = MinhashConfig(hash_config=HashConfig(precision=64), num_buckets=14, hashes_per_bucket=8, n_grams=5)
+    signs, pairs, removed = (str(out / 'work' / f'minhash_{name}') for name in ('signs', 'pairs', 'removed'))
+    writer, folder = write('minhash')
+    stages += [
+      ('minhash_1', [read(), dedup.MinhashDedupSignature(signs, config)], tasks),
+      ('minhash_2', [dedup.MinhashDedupBuckets(signs, pairs, config=config)], config.num_buckets),
+      ('minhash_3', [dedup.MinhashDedupCluster(pairs, removed, config)], 1),
+      ('minhash_4', [read(), dedup.MinhashDedupFilter(removed, left_out('minhash')), writer], tasks),
+    ]
+    source = folder
+  if 'sentences' in flags.passes:
+    config = dedup.SentDedupConfig(n_sentences=3, min_doc_words=0, only_dedup_in_index=False)
+    signs, copies = (str(out / 'work' / f'sentences_{name}') for name in ('signs', 'copies'))
+    stages += [
+      ('sentences_1', [read(), dedup.SentenceDedupSignature(signs, config=config)], tasks),
+      ('sentences_2', [dedup.SentenceFindDedups(signs, copies, config=config)], 1),
+      (
+        'sentences_3',
+        [read(), dedup.SentenceDedupFilter(copies, config, left_out('sentences')), write('sentences')[0]],
+        tasks,
+      ),
+    ]
+  return stages
+
+
 def executor(stage, flags, before=None):
   """Build the engine's executor of a stage."""
   from datatrove import executor as engines
@@ -112,9 +230,10 @@ def run_local(stage, flags):
 
   name, _, tasks = stage
   with ThreadPoolExecutor(flags.workers) as pool:
-    futures = [pool.submit(run_task, stage, flags, rank) for rank in range(tasks)]
+    ranks = executor(stage, flags).get_incomplete_ranks()
+    futures = [pool.submit(run_task, stage, flags, rank) for rank in ranks]
     try:
-      for future in tqdm(as_completed(futures), total=tasks, desc=name, unit='task', disable=tasks == 1):
+      for future in tqdm(as_completed(futures), total=len(ranks), desc=name, unit='task', disable=tasks == 1):
         future.result()
     except BaseException:
       pool.shutdown(wait=False, cancel_futures=True)
@@ -157,6 +276,8 @@ def show(stages, flags):
       for at, block in enumerate(json.loads(file.read_text())):
         counts = blocks.setdefault((at, block['name']), {})
         for key, value in block['stats'].items():
+          if key.startswith(('doc_len', 'input_files', 'line-', 'cluster')):
+            continue
           counts[key] = counts.get(key, 0) + (value if isinstance(value, int | float) else value['total'])
     for (_, block), counts in blocks.items():
       print(f'{name}, {block}: ' + ', '.join(f'{key} {count:,.0f}' for key, count in counts.items()))
@@ -170,7 +291,21 @@ def parse(words):
   commands = parser.add_subparsers(dest='command', required=True)
   prepare = commands.add_parser('prepare', help='tokenise a corpus on several workers')
   prepare.add_argument('--shards', type=positive, metavar='N', help='parts (default: 4 for each worker)')
-  for command in (prepare,):
+  clean = commands.add_parser('clean', help='filter and deduplicate a corpus on several workers')
+  clean.add_argument(
+    'source', metavar='SOURCE', type=pathlib.Path, help='folder of .jsonl (.gz, .zst) or .parquet files'
+  )
+  clean.add_argument('out', metavar='OUT', type=pathlib.Path, help="new folder: data.path='OUT/*.jsonl'")
+  clean.add_argument('--rules', choices=RULES, action='append', default=[], help='published rules; may be repeated')
+  help_ = 'remove documents with 13 words of these .jsonl files in a row; may be repeated'
+  clean.add_argument('--against', metavar='PATH', type=pathlib.Path, action='append', default=[], help=help_)
+  clean.add_argument('--minhash', action='store_true', help='remove near duplicates (5-word sequences, 14 bands of 8)')
+  clean.add_argument(
+    '--sentences', action='store_true', help='remove all but one of equal spans of three sentences (C4)'
+  )
+  clean.add_argument('--text', default='text', metavar='FIELD', help='field of the text (default: text)')
+  clean.add_argument('--tasks', type=positive, metavar='N', help='parts, of whole files (default: 4 for each worker)')
+  for command in (prepare, clean):
     add = command.add_argument
     add('--workers', type=positive, metavar='N', help='tasks at once (default: one for each core; slurm, ray: 16)')
     add('--executor', choices=('local', 'slurm', 'ray'), default='local', help='engine (default: local)')
@@ -193,7 +328,7 @@ def parse(words):
     parser.error('--executor=slurm: there is no sbatch here; call it on a login node')
   if bad := [word for word in flags.sbatch if '=' not in word]:
     parser.error(f'--sbatch={bad[0]}: expected KEY=VALUE, such as --sbatch=account=NAME')
-  check_prepare(flags, parser)
+  (check_clean if flags.command == 'clean' else check_prepare)(flags, parser)
   return flags
 
 
@@ -217,11 +352,40 @@ def check_prepare(flags, parser):
       sys.exit(done.returncode)
 
 
+def check_clean(flags, parser):
+  source, out = flags.source, flags.out = flags.source.resolve(), flags.out.resolve()
+  ways = {'filter': flags.rules or flags.against, 'minhash': flags.minhash, 'sentences': flags.sentences}
+  flags.passes = [name for name, asked in ways.items() if asked]
+  if not flags.passes:
+    parser.error(f'clean needs --rules ({", ".join(RULES)}), --against, --minhash or --sentences')
+  for path in (source, *flags.against):
+    if not files_of(path):
+      parser.error(f'{path} has no {", ".join(ENDS)}: name a folder of such files')
+  if len({file.suffix == '.parquet' for file in files_of(source)}) > 1:
+    parser.error(f'{source} has .parquet and .jsonl files: name a folder of one kind')
+  flags.tasks = min(flags.tasks or 4 * flags.workers, len(files_of(source)))
+  flags.logs = out / 'logs'
+  names = ('rules', 'against', 'minhash', 'sentences', 'text', 'tasks')
+  asked = {name: str(vars(flags)[name]) for name in names} | {'source': [
+    [str(file), file.stat().st_size] for file in files_of(source)
+  ]}  # fmt: skip
+  options = out / 'options.json'
+  if out.exists() and not options.exists() and any(out.iterdir()):
+    parser.error(f'{out} holds something else: name another folder')
+  if options.exists() and (old := json.loads(options.read_text())) != asked:
+    key = next(key for key in asked if old.get(key) != asked[key])
+    parser.error(f'{out} was made with another {key}: name another folder, or repeat its command')
+  if not flags.check and not options.exists():
+    out.mkdir(parents=True, exist_ok=True)
+    (out / 'options.new').write_text(json.dumps(asked, indent=1))
+    (out / 'options.new').rename(options)
+
+
 def main(words):
   flags = parse(words)
   if flags.check:
     return 0
-  stages = stages_of_prepare(flags)
+  stages = (stages_of_clean if flags.command == 'clean' else stages_of_prepare)(flags)
   try:
     if flags.task:
       end_with_parent()

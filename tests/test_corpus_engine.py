@@ -1,5 +1,6 @@
 """launch/corpus.sh prepare and clean: tasks of datatrove, where its environment is there."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -76,9 +77,13 @@ def engine() -> None:
     (['prepare', '--executor=slurm', '--', '--config=x'], '--partition=NAME'),
     (['prepare', '--executor=slurm', '--partition=cpu', '--', '--config=x'], 'login node'),
     (['prepare', '--sbatch=account', '--', '--config=x'], '--sbatch=account=NAME'),
+    (['clean', 'src', 'out'], 'clean needs --rules (gopher_quality, gopher_repetition, c4, fineweb), --against'),
+    (['clean', 'empty', 'out', '--minhash'], 'name a folder of such files'),
+    (['clean', 'src', 'src', '--minhash'], 'holds something else'),
   ],
 )
 def test_wrong_usage_is_explained(words: list[str], fix: str, tmp_path: pathlib.Path) -> None:
+  write(tmp_path / 'src' / 'a.jsonl', '{"text": "a"}\n')
   code, said = corpus(tmp_path, *words)
   assert (code, fix in said, (tmp_path / 'runs').exists()) == (2, True, False), said
 
@@ -101,3 +106,35 @@ def test_a_job_array_of_slurm(engine: None, tmp_path: pathlib.Path) -> None:
   assert (tmp_path / 'store').read_text() == ''.join(f'tokens of {part}\n' for part in range(2))
   asked = (tmp_path / 'bin' / 'asked').read_text()
   assert {'#SBATCH --array=0-1%16', '#SBATCH --account=us', '--dependency=afterok:7'} <= {*asked.splitlines()}, asked
+
+
+def sentence(number: int, words: int = 9) -> str:
+  """Words that differ by letters, since datatrove reads all numbers as 0."""
+  letters = str(number).translate(str.maketrans('0123456789', 'abcdefghij'))
+  return ' '.join(f'{letters}{"klmnopqrstu"[n]}' for n in range(words)).capitalize() + '.'
+
+
+def rows_in(folder: pathlib.Path) -> list[dict[str, str]]:
+  return [json.loads(line) for file in sorted(folder.glob('*.jsonl')) for line in file.read_text().splitlines()]
+
+
+def test_a_corpus_is_cleaned(engine: None, tmp_path: pathlib.Path) -> None:
+  """Near duplicates and spans of three sentences; the same command resumes, another is refused."""
+  pages = [' '.join(sentence(100 * page + n) for n in range(12)) for page in range(4)]
+  shared = ' '.join(sentence(900 + n) for n in range(3))
+  rows = [pages[0], f'{pages[1]} {shared}', f'{pages[0]} End.', f'{pages[2]} {shared} {sentence(999)}', pages[3]]
+  for part in range(2):
+    lines = [json.dumps({'text': text, 'url': 'x'}) for text in rows[part::2]]
+    write(tmp_path / 'src' / f'{part}.jsonl', '\n'.join(lines) + '\n')
+  words = ['clean', 'src', 'out', '--minhash', '--sentences', '--workers=2']
+  code, said = corpus(tmp_path, *words)
+  assert (code, 'to_remove 1' in said, 'removed_sentences 3' in said) == (0, True, True), said
+  texts = rows_in(tmp_path / 'out')
+  assert len(texts) == 4 and sum(shared in row['text'] for row in texts) == 1
+  assert {*texts[0]} == {'text'} and sorted(len(row['text']) for row in texts)[0] == len(pages[0])
+  (tmp_path / 'out' / 'logs' / 'sentences_3' / 'completions' / '00001').unlink()  # killed before its end
+  (tmp_path / 'out' / '00001.jsonl').write_text('half')
+  assert corpus(tmp_path, *words)[0] == 0
+  assert texts == rows_in(tmp_path / 'out')
+  code, said = corpus(tmp_path, *words[:4])
+  assert (code, 'was made with another sentences' in said) == (2, True), said

@@ -96,13 +96,15 @@ def letters(text: str) -> tuple[int, int]:
   return count, len(solid)
 
 
-def out_of_bounds(text: str, *, min_chars: int, max_chars: int | None, min_alpha: float, min_english: float) -> str:
+def out_of_bounds(
+  text: str, *, min_chars: int = 0, max_chars: int | None = None, min_alpha: float = 0, min_english: float = 0
+) -> str:
   """Return the `FilterStats` field that counts a bad text, or ''."""
   if len(text) < min_chars:
     return 'too_short'
   if max_chars is not None and len(text) > max_chars:
     return 'too_long'
-  alphabetic, solid = letters(text)
+  alphabetic, solid = letters(text) if min_alpha else (0, 0)
   if alphabetic < min_alpha * solid:
     return 'few_letters'
   return 'not_english' if min_english and english(text) < min_english else ''

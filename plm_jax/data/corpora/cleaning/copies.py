@@ -14,7 +14,7 @@ from plm_jax.data.corpora.cleaning.word_sequences import key_of, words_of
 
 PERMUTATIONS = 128
 SHINGLE = 5  # words, as defined in `word_sequences`
-TOGETHER = 10_000  # shingles that are hashed together
+TOGETHER = 500  # shingles that are hashed together: 512 bytes each, which a cache holds
 MISTAKES = (0.1, 0.9)  # weights of false positives (a useless comparison) and false negatives (a missed duplicate)
 TABLES = """
 create table if not exists texts (hash blob primary key, row integer) without rowid;
@@ -83,11 +83,11 @@ class Copies:
 
   def _signature(self, text: str) -> np.ndarray:
     words = words_of(text)
-    shingles = {' '.join(words[start : start + SHINGLE]) for start in range(max(1, len(words) - SHINGLE + 1))}
+    starts = range(max(1, len(words) - SHINGLE + 1))
+    shingles = [*{' '.join(words[start : start + SHINGLE]).encode() for start in starts}]
     minhash = self._minhash(num_perm=PERMUTATIONS, seed=1)
-    ordered = sorted(shingles)
-    for start in range(0, len(ordered), TOGETHER):  # a shingle takes a kilobyte in a batch
-      minhash.update_batch([shingle.encode() for shingle in ordered[start : start + TOGETHER]])
+    for start in range(0, len(shingles), TOGETHER):
+      minhash.update_batch(shingles[start : start + TOGETHER])
     return np.asarray(minhash.hashvalues, np.uint64)
 
   def _cut(self, signature: np.ndarray) -> list[bytes]:

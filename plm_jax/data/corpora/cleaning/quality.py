@@ -9,7 +9,7 @@ import statistics
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Any, NamedTuple
 
 from plm_jax.data.corpora.filters import english, letters, out_of_bounds
 
@@ -23,11 +23,7 @@ POLICIES = ('terms of use', 'privacy policy', 'cookie policy', 'uses cookies', '
 
 
 def gopher(text: str) -> tuple[str, str]:
-  """Apply the quality filters of MassiveText: Rae et al. 2021, §A.1.1.
-
-  "Quality filtering", and of "Repetition removal" the filters of lines and paragraphs, and of the most frequent 2-, 3-
-  and 4-grams, with the bounds of Table A1.
-  """
+  """Apply the rules of MassiveText: Rae et al. 2021, §A.1.1, Table A1."""
   return text, _gopher_reason(text)
 
 
@@ -37,7 +33,7 @@ def _gopher_reason(text: str) -> str:
     return 'too_few_or_many_words'
   if not 3 <= statistics.fmean(map(len, words)) <= 10:
     return 'odd_word_length'
-  if any(text.count(symbol) > 0.1 * len(words) for symbol in ('#', *ELLIPSES)):
+  if max(text.count('#'), sum(map(text.count, ELLIPSES))) > 0.1 * len(words):
     return 'many_symbols'
   lines = [line for line in text.splitlines() if line.strip()]
   if sum(line.lstrip().startswith(BULLETS) for line in lines) > 0.9 * len(lines):
@@ -59,12 +55,31 @@ def _repeats(text: str, lines: list[str], words: list[str]) -> str:
     characters = sum(len(part) * count for part, count in again.items())
     if sum(again.values()) > 0.30 * len(parts) or characters > 0.20 * len(text):
       return 'repeated_lines'
+  letters_of_words = sum(map(len, words))
   for size, most in ((2, 0.20), (3, 0.18), (4, 0.16)):
     grams = Counter(zip(*(words[start:] for start in range(size)), strict=False))
     gram, count = grams.most_common(1)[0]
-    if count > 1 and count * sum(map(len, gram)) > most * sum(map(len, words)):
+    if count > 1 and count * sum(map(len, gram)) > most * letters_of_words:
+      return 'repeated_phrases'
+  longest = sorted(map(len, words), reverse=True)
+  for size in range(5, 11):  # at most 15 % in repeats of 5 words, ..., 10 % of 10
+    repeats = len(words) - size + 1 - len({*zip(*(words[start:] for start in range(size)), strict=False)})
+    if sum(longest[: 10 * repeats]) <= 0.10 * letters_of_words:  # a bound for this size and all longer ones
+      break
+    if _letters_in_repeats(words, size) > (0.20 - size / 100) * letters_of_words:
       return 'repeated_phrases'
   return ''
+
+
+def _letters_in_repeats(words: list[str], size: int) -> int:
+  """Count letters of phrases that occurred before, each word once."""
+  seen, index, total = set[tuple[str, ...]](), 0, 0
+  while index <= len(words) - size:
+    phrase = tuple(words[index : index + size])
+    total += sum(map(len, phrase)) if phrase in seen else 0
+    index += size if phrase in seen else 1
+    seen.add(phrase)
+  return total
 
 
 def c4(text: str) -> tuple[str, str]:
@@ -91,21 +106,9 @@ def _is_sentence_line(line: str) -> bool:
   return ends and len(line.split()) >= 5 and 'javascript' not in lowered and not any(map(lowered.count, POLICIES))
 
 
-def plain(
-  *,
-  min_chars: Annotated[int, '0 <= x'] = 0,
-  max_chars: Annotated[int, '1 <= x'] | None = None,
-  min_alpha: Annotated[float, '0 <= x <= 1'] = 0.0,
-  min_english: Annotated[float, '0 <= x <= 1'] = 0.0,
-) -> Rule:
-  """Build a rule from the bounds of `filters.filter_documents`."""
-
-  def rule(text: str) -> tuple[str, str]:
-    return text, out_of_bounds(
-      text, min_chars=min_chars, max_chars=max_chars, min_alpha=min_alpha, min_english=min_english
-    )
-
-  return rule
+def plain(**bounds: Any) -> Rule:
+  """Build a rule from bounds of `filters.filter_documents`."""
+  return lambda text: (text, out_of_bounds(text, **bounds))
 
 
 RULES: dict[str, Rule] = {'gopher': gopher, 'c4': c4}

@@ -28,10 +28,23 @@ def test_a_good_text_stays():
     (' '.join(f'word{n} thing{n}' for n in range(40)), 'no_stop_words'),
     (GOOD + '\n' + '\n'.join(['Read more of the news'] * 4), 'repeated_lines'),
     (GOOD + ' and buy cheap watches' * 12, 'repeated_phrases'),
+    (GOOD.replace('the', 'the… the...'), 'many_symbols'),  # 5 of one and 5 of the other
   ],
 )
 def test_what_gopher_leaves_out(text, reason):
   assert quality.gopher(text)[1] == reason
+
+
+@pytest.mark.parametrize('size', range(5, 11))
+def test_repeats_of_five_to_ten_words(size):
+  """100 words with 594 letters; phrases occur twice, with a word after each."""
+  words = ['the', 'and', *(f'{n:06x}' for n in range(0xABC000, 0xABC000 + 60))]
+  most = int((20 - size) * 5.94 / (6 * size))
+  for phrases, reason in ((most, ''), (most + 1, 'repeated_phrases')):
+    repeats = [[*words[2 + 12 * n : 2 + 12 * n + size], f'{n:05}z'] for n in range(phrases)]
+    text = words + [word for phrase in repeats for word in phrase]
+    filler = [f'{n:06x}' for n in range(0xDEF000, 0xDEF000 + 100 - len(text))]
+    assert quality.gopher(' '.join(text + filler))[1] == reason, phrases
 
 
 def test_c4_keeps_the_lines_that_are_sentences():
