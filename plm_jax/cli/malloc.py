@@ -13,6 +13,7 @@ from plm_jax.io import files
 # of <malloc.h>: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX
 _SETTINGS = ((-1, -1), (-2, 256 * 2**20), (-4, 0), (-8, 1))
 _LARGE, _HUGEPAGE = 2**21, 14  # bytes of a large page, and MADV_HUGEPAGE of <sys/mman.h>
+_OVERCOMMIT = '/proc/sys/vm/overcommit_memory'
 _ACCELERATORS = ('/dev/nvidia0', '/dev/accel0', '/dev/vfio/0')
 
 
@@ -39,8 +40,13 @@ def _use_large_pages(libc: ctypes.CDLL) -> None:
   """Request large pages for the memory that glibc will use.
 
   Linux gives them by default only to memory that `madvise` names. So glibc reserves half of the machine's memory, which
-  costs none until it is used, and retains it.
+  costs none until it is used, and retains it. A system that counts reserved memory as used is left alone.
   """
+  if not files.exists(_OVERCOMMIT):
+    return
+  with files.open(_OVERCOMMIT) as setting:
+    if setting.read(1) == '2':
+      return
   address = ctypes.c_void_p
   libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = address, [ctypes.c_size_t], [address]
   libc.madvise.argtypes = [address, ctypes.c_size_t, ctypes.c_int]
