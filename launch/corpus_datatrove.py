@@ -6,6 +6,7 @@ The environment of requirements/cleaning.txt has no jax and no plm_jax. Parts of
 
 import argparse
 import ctypes
+import gzip
 import json
 import os
 import pathlib
@@ -62,7 +63,11 @@ class Prepare(PipelineStep):
         break
       self.stat_update('killed')
     if done.returncode:
-      raise Failed(done.stderr.strip() or f'plm-jax prepare was killed {TRIES} times', done.returncode)
+      raise Failed(
+        done.stderr.strip()
+        or f'part {rank} was killed {TRIES} times: use fewer --workers if memory ran out, then the same command',
+        done.returncode,
+      )
     print(done.stdout if self.joins else '', end='', flush=True)
     self.stat_update('parts')
     yield from data or ()
@@ -221,8 +226,11 @@ def run_task(stage, flags, rank):
     if done.returncode >= 0 or -done.returncode in STOPPED or attempt == TRIES:
       break
   if done.returncode:
-    last = log.read_text().strip().rpartition('Failed: ')[2]
-    raise Failed(last or f'task {rank} of {stage[0]} was killed {attempt} times', done.returncode)
+    written = log.read_text().strip()
+    last = f'task {rank} of {stage[0]} failed: {written.rpartition(chr(10))[2]} (see {log}, then the same command)'
+    if done.returncode < 0:
+      last = f'task {rank} of {stage[0]} was killed {attempt} times: use fewer --workers if memory ran out'
+    raise Failed(written.rpartition('Failed: ')[2] if 'Failed: ' in written else last, done.returncode)
 
 
 def run_local(stage, flags):
@@ -283,8 +291,15 @@ def show(stages, flags):
       print(f'{name}, {block}: ' + ', '.join(f'{key} {count:,.0f}' for key, count in counts.items()))
 
 
+class Parser(argparse.ArgumentParser):
+  """A parser whose errors are one line."""
+
+  def error(self, message):
+    self.exit(2, f'[corpus] {message}. --help lists the flags\n')
+
+
 def parse(words):
-  parser = argparse.ArgumentParser(prog='corpus.sh', allow_abbrev=False)
+  parser = Parser(prog='corpus.sh', allow_abbrev=False)
   parser.add_argument('--check', action='store_true', help=argparse.SUPPRESS)
   parser.add_argument('--task', help=argparse.SUPPRESS)
   parser.add_argument('--logs', type=pathlib.Path, help=argparse.SUPPRESS)
@@ -361,6 +376,9 @@ def check_clean(flags, parser):
   for path in (source, *flags.against):
     if not files_of(path):
       parser.error(f'{path} has no {", ".join(ENDS)}: name a folder of such files')
+  if bad := [file for path in flags.against for file in files_of(path) if file.suffix != '.jsonl']:
+    parser.error(f'--against reads .jsonl files, and {bad[0]} is none: unzip or convert it')
+  check_field(files_of(source)[0], flags.text, parser)
   if len({file.suffix == '.parquet' for file in files_of(source)}) > 1:
     parser.error(f'{source} has .parquet and .jsonl files: name a folder of one kind')
   flags.tasks = min(flags.tasks or 4 * flags.workers, len(files_of(source)))
@@ -379,6 +397,21 @@ def check_clean(flags, parser):
     out.mkdir(parents=True, exist_ok=True)
     (out / 'options.new').write_text(json.dumps(asked, indent=1))
     (out / 'options.new').rename(options)
+
+
+def check_field(file, field, parser):
+  """Refuse a file of JSON lines whose first row lacks the text; datatrove would skip all rows."""
+  if not file.name.endswith(('.jsonl', '.jsonl.gz')):
+    return
+  with gzip.open(file, 'rt') if file.suffix == '.gz' else file.open() as lines:
+    line = lines.readline()
+  try:
+    row = json.loads(line)
+    fields = [key for key, value in row.items() if isinstance(value, str)]
+  except (ValueError, AttributeError):
+    parser.error(f'{file}: the first line is no JSON object')
+  if field not in fields:
+    parser.error(f'{file} has no text in the field {field!r}: --text=FIELD with one of {", ".join(fields) or "none"}')
 
 
 def main(words):

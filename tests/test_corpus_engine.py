@@ -80,6 +80,7 @@ def engine() -> None:
     (['clean', 'src', 'out'], 'clean needs --rules (gopher_quality, gopher_repetition, c4, fineweb), --against'),
     (['clean', 'empty', 'out', '--minhash'], 'name a folder of such files'),
     (['clean', 'src', 'src', '--minhash'], 'holds something else'),
+    (['clean', 'src', 'out', '--minhash', '--text=body'], '--text=FIELD with one of text'),
   ],
 )
 def test_wrong_usage_is_explained(words: list[str], fix: str, tmp_path: pathlib.Path) -> None:
