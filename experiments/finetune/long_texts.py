@@ -12,7 +12,8 @@ join states. --config.data.windows=8 reads longer texts, and a step takes as muc
 
 Hardware: one accelerator, under an hour; `windows` takes up to four times as long.
 Expect: test error of BERT-base on IMDb 5.42 for `head_tail`, 5.63 for the beginning only, 5.44 for the end only (the
-paper's Table 2).
+paper's Table 2). A BERT of a million parameters, 1,707 reviews and rows of 64 tokens: test accuracy on 488 reviews .660
+with the beginning only, .699 `head_tail`, .748 `windows` (one seed; command in docs/guide/finetune.md).
 Differs from the paper: logits are joined instead of the states of [CLS]; a rate of 3e-5 and three epochs for all data,
 where the paper has 2e-5 and four.
 """
