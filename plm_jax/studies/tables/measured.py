@@ -36,9 +36,10 @@ def measured(table: Table, results: Mapping[str, Any], row: str, column: str) ->
       f'column {column!r}: its grid has {points} points, but row {row!r} of cells.json has {values.shape[1]} runs per '
       'pre-training: the file is of another version of this table; move it away'
     )
-  if table.summary == BEST_POINT and dev is not None:  # f64[p, seeds, points]
-    by_point = np.nan_to_num(dev, nan=-np.inf).reshape(len(dev), -1, points).mean((0, 1))
-    best, dev = int(by_point.argmax()), None
+  if table.summary == BEST_POINT and dev is not None:
+    by_point = dev.reshape(-1, points)  # a line for each seed; those of which no run is made do not decide
+    by_point = np.nan_to_num(by_point[~np.isnan(by_point).all(1)], nan=-np.inf)
+    best, dev = int(by_point.mean(0).argmax()), None
     values, runs, points = values[:, best::points], [of_seed[best::points] for of_seed in runs], 1
   scores = [[_scores(run, definition) for run in of_seed] for of_seed in runs]
   with_scores = [run for of_seed in scores for run in of_seed if run is not None]

@@ -141,5 +141,9 @@ def test_the_point_that_is_best_on_dev_in_the_mean_counts():
   assert render.cell_text(cell, table) == '3.00 ± 1.41 (2)'
   del runs['b']  # a point without a result does not count
   assert render.measured(table, kept, 'one', 'score').values.tolist() == [[1, 3]]
+  kept['cells']['one']['score'].append(['e', 'f', 'g', 'h'])  # of a pre-training that is not made
+  runs |= {'b': {'metrics': {'dev/accuracy': 0.7, 'test/accuracy': 2.0}}}
+  values = render.measured(table, kept, 'one', 'score').values
+  assert values[0].tolist() == [2, 4] and np.isnan(values[1]).all()
   with pytest.raises(ConfigError, match=r'grid needs .*chosen_by'):
     file._check_choice(table, dataclasses.replace(column, chosen_by=None), 'x')
