@@ -224,7 +224,7 @@ class Documents:
   Attributes:
     words: number of words separated by white space.
     bytes: number of UTF-8 bytes.
-    sample: the first words of the first non-empty document.
+    sample: the first words of the first non-empty document, in at most 8 letters each.
   """
 
   def __init__(self, texts: Sequence[str], *, total: int, advance: Callable[[], None]):
@@ -240,7 +240,7 @@ class Documents:
         self._measured += 1
         self.words += len(text.split())
         self.bytes += len(text.encode())
-        self.sample = self.sample or ' '.join(text.split()[:SAMPLE_WORDS])
+        self.sample = self.sample or ' '.join(text.split()[:SAMPLE_WORDS])[: 8 * SAMPLE_WORDS]
       self._advance()
       yield text
 

@@ -45,6 +45,11 @@ def test_trains_and_describes(source, tiny_corpus, tmp_path, capsys):
   assert lines['sample'].split() == [made.token(i) for i in made.encode(' '.join(tiny_corpus[0].split()[:24]))]
 
 
+def test_a_sample_of_text_without_spaces_is_short():
+  documents = vocab.Documents(['王小明来' * 1_000], total=1, advance=lambda: None)
+  assert list(documents) and documents.sample == '王小明来' * 48
+
+
 def test_the_same_request_is_not_trained_again(source, tmp_path, capsys, monkeypatch):
   train(source, tmp_path / 'v', name='byte_bpe')
   first = capsys.readouterr().out
