@@ -104,6 +104,7 @@ def test_ruff_of_the_hooks_is_that_of_the_tests() -> None:
 
 
 def test_every_list_of_requirements_is_an_extra() -> None:
-  names = {file.stem for file in (ROOT / 'requirements').glob('*.txt')} - {'beam', 'cleaning'}  # have environments of their own
+  apart = {'beam', 'cleaning'}  # in environments of their own
+  names = {file.stem for file in (ROOT / 'requirements').glob('*.txt')} - apart
   extras = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))
   assert set(extras['tool']['setuptools']['dynamic']['optional-dependencies']) == names
