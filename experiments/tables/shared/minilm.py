@@ -76,7 +76,7 @@ def _column(scale: str, task: Task) -> dict[str, Any]:
   keys: dict[str, Any] = dict(data__path=path, data__fields=fields, data__label=label, data__layout='bert')
   # IMDb has fewer than 2,000 labelled reviews here
   keys['data__split'] = 'train[:2000shuffled]' if scale == 'small' and folder != 'imdb_reviews' else 'train'
-  keys['eval'] = {name: dict(data=dict(split=test))}
+  keys['eval'] = {name: dict(data=dict(split=test)) | (dict(scores=(metric,)) if metric == 'matthews' else {})}
   keys |= dict(adapter__classes=classes) if classes else {}
   if scale == 'small':
     keys |= SHAPES.get(config, SHORT) | SMALL
