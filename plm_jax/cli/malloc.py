@@ -28,11 +28,12 @@ def reuse() -> bool:
   if os.environ.get('JAX_PLATFORMS') != 'cpu' and any(map(files.exists, _ACCELERATORS)):
     return False
   try:
-    mallopt = ctypes.CDLL('libc.so.6').mallopt
+    libc = ctypes.CDLL('libc.so.6')
+    mallopt = libc.mallopt
   except (OSError, AttributeError):
     return False
   accepted = [mallopt(name, value) == 1 for name, value in _SETTINGS]
-  _use_large_pages(ctypes.CDLL('libc.so.6'))
+  _use_large_pages(libc)
   return all(accepted)
 
 

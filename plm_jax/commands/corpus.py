@@ -191,7 +191,10 @@ def _add_filter_flags(parser: argparse.ArgumentParser) -> None:
   add('--max_chars', type=command.COUNT, help='maximum characters of a document')
   add('--min_alpha', type=SHARE, default=0.0, help='minimum share of letters among non-space characters')
   add('--min_english', type=SHARE, default=0.0, help='minimum share of English function words among words')
-  help_ = "evaluation sets to remove ('../data/squad:validation'). Examples of fewer than 8 words are only counted"
+  help_ = (
+    "evaluation sets to remove, such as '../data/squad:validation[:10%%]'; after SOURCE and OUT, or with =; may be "
+    'repeated. Examples of fewer than 8 words are only counted'
+  )
   add('--against', metavar='PATH:SPLIT', nargs='+', action='extend', default=[], help=help_)
 
 
@@ -204,7 +207,7 @@ def _filter(arguments: argparse.Namespace) -> Pass:
 
   bounds = {key: vars(arguments)[key] for key in BOUNDS}
   bounded = quality.plain(**bounds)
-  rules = [bounded, *(quality.RULES[name] for name in arguments.rules), *([bounded] if 'c4' in arguments.rules else [])]
+  rules = [bounded, *(quality.RULES[name] for name in arguments.rules)]
   sets = contamination.Sets(arguments.against)
 
   def make(database: Connection) -> Callable[[int, str], Verdict]:
@@ -218,6 +221,9 @@ def _filter(arguments: argparse.Namespace) -> Pass:
         if reason:
           return Verdict('', text, reason)
       if text != document:  # a rule removed lines
+        text, reason = bounded(text)
+        if reason:
+          return Verdict('', text, reason)
         matches = sets.inside(text)
       return Verdict('', text, 'evaluation_set', matches[0][0]) if matches else Verdict('train', text)
 

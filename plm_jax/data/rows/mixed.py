@@ -206,7 +206,9 @@ def _axes(key: str, leaf: jax.ShapeDtypeStruct) -> str:
 def _fixed(spec: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Any]:
   """Return keys, dtypes and sizes that examples of one batch share."""
   properties = {}
-  for key, leaf in ((key, leaf) for key, leaf in spec.items() if key not in OPTIONAL):
+  for key, leaf in spec.items():
+    if key in OPTIONAL:
+      continue
     free = set('ktn') & set(BATCH[key].axes)
     sizes = zip(_axes(key, leaf), leaf.shape, strict=True)
     properties[key] = leaf.dtype, [(axis, None if axis in free else size) for axis, size in sizes]
