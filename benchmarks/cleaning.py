@@ -1,6 +1,6 @@
 """Time the passes that clean a corpus, here and in datatrove.
 
-    bash launch/corpus.sh prepare --help    # makes .venv-cleaning, which has datatrove
+    python3 -m venv .venv-cleaning && .venv-cleaning/bin/pip install -r requirements/cleaning.txt
     python -m benchmarks.cleaning --text=FILE [--megabytes=3] [--python=.venv-cleaning/bin/python]
 
 FILE is plain text with empty lines between documents. Every pass is one process that has the documents in memory, and
@@ -15,9 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
-SENTENCES = 'spans of three sentences'
+Pass = tuple[str, Callable[[], int]]  # its name, and what runs it and counts the documents that it leaves out
 
 
 def main() -> None:
@@ -27,12 +27,13 @@ def main() -> None:
   parser.add_argument('--python', default='.venv-cleaning/bin/python', help='of the environment with datatrove')
   parser.add_argument('--theirs', action='store_true', help=argparse.SUPPRESS)
   flags = parser.parse_args()
+  documents = _documents(flags)
   if flags.theirs:
-    print(json.dumps(times(theirs(_documents(flags)[::10]))))
+    print(json.dumps(times(theirs, documents[::10])))
     return
   words = [flags.python, __file__, '--theirs', f'--text={flags.text}', f'--megabytes={flags.megabytes}']
   there = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
-  here = times(ours(_documents(flags)))
+  here = times(ours, documents)
   print('| pass | here, MB/s | left out | datatrove, MB/s | left out | ratio |\n|---|---|---|---|---|---|')
   for name in {**here, **there}:
     cells = [side.get(name, (None, None)) for side in (here, there)]
@@ -51,35 +52,35 @@ def _documents(flags: argparse.Namespace) -> list[str]:
   return documents
 
 
-def times(passes: Iterable[tuple[str, list[str], Callable[[], int]]]) -> dict[str, tuple[float, float]]:
+def times(passes: Callable[[list[str]], Iterator[Pass]], documents: list[str]) -> dict[str, tuple[float, float]]:
   """Return megabytes a second of CPU time, and the share of documents that are left out, by pass."""
-  found = {}
-  for name, documents, run in passes:
+  found, size = {}, sum(len(text.encode()) for text in documents) / 1e6
+  for name, run in passes(documents):
     start = time.process_time()
     count = run()
     seconds = time.process_time() - start
-    found[name] = sum(len(text.encode()) for text in documents) / 1e6 / seconds, count / len(documents)
+    found[name] = size / seconds, count / len(documents)
   return found
 
 
-def ours(documents: list[str]) -> Iterator[tuple[str, list[str], Callable[[], int]]]:
+def ours(documents: list[str]) -> Iterator[Pass]:
   import sqlite3
 
   from plm_jax.data.corpora.cleaning import contamination, copies, quality
 
-  yield 'Gopher', documents, lambda: sum(bool(quality.gopher(text)[1]) for text in documents)
-  yield 'C4', documents, lambda: sum(bool(quality.c4(text)[1]) for text in documents)
+  yield 'Gopher', lambda: sum(bool(quality.gopher(text)[1]) for text in documents)
+  yield 'C4', lambda: sum(bool(quality.c4(text)[1]) for text in documents)
   for name, threshold in (('exact copies', None), ('MinHash', 0.8)):
     seen = copies.Copies(sqlite3.connect(':memory:'), threshold=threshold)
-    yield name, documents, lambda seen=seen: sum(seen.seen(i, text) is not None for i, text in enumerate(documents))
+    yield name, lambda seen=seen: sum(seen.seen(i, text) is not None for i, text in enumerate(documents))
   with tempfile.TemporaryDirectory() as folder:
     rows = ''.join(json.dumps({'text': text[500:900]}) + '\n' for text in documents[::10])
     pathlib.Path(folder, 'test.jsonl').write_text(rows)
     sets = contamination.Sets([f'{folder}:test'])
-  yield 'evaluation sets', documents, lambda: sum(bool(sets.inside(text)) for text in documents)
+  yield 'evaluation sets', lambda: sum(bool(sets.inside(text)) for text in documents)
 
 
-def theirs(documents: list[str]) -> Iterator[tuple[str, list[str], Callable[[], int]]]:
+def theirs(documents: list[str]) -> Iterator[Pass]:
   from datatrove.data import Document
   from datatrove.pipeline import dedup, filters
   from datatrove.utils.text import split_into_words
@@ -96,12 +97,11 @@ def theirs(documents: list[str]) -> Iterator[tuple[str, list[str], Callable[[], 
   def made() -> list[Document]:
     return [Document(text=text, id=str(index)) for index, text in enumerate(documents)]
 
+  def refused(several: tuple) -> int:
+    return sum(not all(block.filter(document) is True for block in several) for document in made())
+
   for name, several in blocks.items():
-    yield (
-      name,
-      documents,
-      lambda several=several: sum(not all(block.filter(document) is True for block in several) for document in made()),
-    )
+    yield name, lambda several=several: refused(several)
   with tempfile.TemporaryDirectory() as folder:
     exact = dedup.ExactDedupConfig(content_getter=lambda document: document.text)
     minhash = dedup.MinhashConfig(n_grams=5)
@@ -120,7 +120,7 @@ def theirs(documents: list[str]) -> Iterator[tuple[str, list[str], Callable[[], 
         [*buckets, dedup.MinhashDedupCluster(f'{folder}/b', f'{folder}/r', minhash)],
         dedup.MinhashDedupFilter(f'{folder}/r'),
       ),
-      SENTENCES: (
+      'spans of three sentences': (
         [dedup.SentenceDedupSignature(f'{folder}/s', config=spans)],
         [dedup.SentenceFindDedups(f'{folder}/s', f'{folder}/d', config=spans)],
         dedup.SentenceDedupFilter(f'{folder}/d', spans),
@@ -136,7 +136,7 @@ def theirs(documents: list[str]) -> Iterator[tuple[str, list[str], Callable[[], 
       return len(documents) - len(list(last.run(made())))
 
     for name, chain in chains.items():
-      yield name, documents, lambda chain=chain: run(*chain)
+      yield name, lambda chain=chain: run(*chain)
 
 
 if __name__ == '__main__':

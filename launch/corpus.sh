@@ -41,14 +41,6 @@ fail() {
   exit 2
 }
 
-for word in "$@"; do
-  [[ ${1:-} != prepare && ${1:-} != clean && $word != -- ]] || break
-  if [[ $word == --help || $word == -h ]]; then
-    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-  fi
-done
-
 # Creates the environment, or installs what changed in its list or is missing: install [PACKAGE ...]
 install() {
   local python=''
@@ -93,6 +85,13 @@ with_datatrove() {
 }
 
 case ${1:-} in prepare | clean) with_datatrove "$@" ;; esac
+for word in "$@"; do
+  [[ $word != -- ]] || break
+  if [[ $word == --help || $word == -h ]]; then
+    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+    exit 0
+  fi
+done
 [[ ${1:-} == tfds ]] || fail 'name what to make: bash launch/corpus.sh tfds NAME (--help explains it)'
 [[ ${2:-} =~ ^[A-Za-z]\w*[A-Za-z0-9_/.:+-]*$ ]] || fail 'name a set of TensorFlow Datasets: bash launch/corpus.sh tfds wiki40b/en'
 name=$2

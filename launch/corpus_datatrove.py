@@ -140,15 +140,14 @@ def stages_of_clean(flags):
   from datatrove.utils.hashing import HashConfig
 
   out, tasks, last, stages = flags.out, flags.tasks, flags.passes[-1], []
-  source = str(flags.source)
+  source = given = str(flags.source)
 
   def read():
-    ends = (
-      {file.name.partition('.')[2] for file in files_of(flags.source)} if source == str(flags.source) else {'jsonl'}
-    )
-    if any(end.endswith('parquet') for end in ends):
+    if source != given:  # what an earlier pass wrote
+      return readers.JsonlReader(source)
+    if flags.parquet:
       return readers.ParquetReader(source, text_key=flags.text, glob_pattern='**.parquet')
-    return readers.JsonlReader(source, text_key=flags.text if source == str(flags.source) else 'text')
+    return readers.JsonlReader(source, text_key=flags.text)
 
   def write(name):
     folder = str(out if name == last else out / 'work' / name)
@@ -369,6 +368,7 @@ def check_prepare(flags, parser):
 
 def check_clean(flags, parser):
   source, out = flags.source, flags.out = flags.source.resolve(), flags.out.resolve()
+  files = files_of(source)
   ways = {'filter': flags.rules or flags.against, 'minhash': flags.minhash, 'sentences': flags.sentences}
   flags.passes = [name for name, asked in ways.items() if asked]
   if not flags.passes:
@@ -378,15 +378,15 @@ def check_clean(flags, parser):
       parser.error(f'{path} has no {", ".join(ENDS)}: name a folder of such files')
   if bad := [file for path in flags.against for file in files_of(path) if file.suffix != '.jsonl']:
     parser.error(f'--against reads .jsonl files, and {bad[0]} is none: unzip or convert it')
-  check_field(files_of(source)[0], flags.text, parser)
-  if len({file.suffix == '.parquet' for file in files_of(source)}) > 1:
+  check_field(files[0], flags.text, parser)
+  flags.parquet = files[0].suffix == '.parquet'
+  if any((file.suffix == '.parquet') != flags.parquet for file in files):
     parser.error(f'{source} has .parquet and .jsonl files: name a folder of one kind')
-  flags.tasks = min(flags.tasks or 4 * flags.workers, len(files_of(source)))
+  flags.tasks = min(flags.tasks or 4 * flags.workers, len(files))
   flags.logs = out / 'logs'
   names = ('rules', 'against', 'minhash', 'sentences', 'text', 'tasks')
-  asked = {name: str(vars(flags)[name]) for name in names} | {'source': [
-    [str(file), file.stat().st_size] for file in files_of(source)
-  ]}  # fmt: skip
+  asked = {name: str(vars(flags)[name]) for name in names}
+  asked['source'] = [[str(file), file.stat().st_size] for file in files]
   options = out / 'options.json'
   if out.exists() and not options.exists() and any(out.iterdir()):
     parser.error(f'{out} holds something else: name another folder')

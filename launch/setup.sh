@@ -87,8 +87,8 @@ for extra in "$@"; do
     exit 2
   fi
   case $extra in
-    beam) say 'Apache Beam needs an environment of its own, which bash launch/corpus.sh tfds NAME makes.' && exit 2 ;;
-    cleaning) say 'datatrove needs an environment of its own, which bash launch/corpus.sh prepare makes.' && exit 2 ;;
+    beam) say 'Apache Beam needs a separate environment, which bash launch/corpus.sh tfds NAME makes.' && exit 2 ;;
+    cleaning) say 'datatrove needs a separate environment, which bash launch/corpus.sh prepare makes.' && exit 2 ;;
   esac
   lists+=("$root/requirements/$extra.txt")
 done

@@ -12,7 +12,7 @@ from tests import conftest
 
 SCRIPT = conftest.ROOT / 'launch' / 'corpus.sh'
 CLEANING = pathlib.Path(os.environ.get('PLM_JAX_CLEANING_VENV') or conftest.ROOT / '.venv-cleaning')
-# in place of plm_jax's python: parts are files. SIGKILL ends the first try of part 0, and of part 1 datatrove's process
+# plays plm_jax's python: parts are files. SIGKILL ends the first try of part 0, and of part 1 datatrove's process
 PYTHON = """#!/usr/bin/env bash
 [[ $1 == -m ]] || exec {python} "$@"
 for word in "$@"; do

@@ -14,8 +14,8 @@ field, and in total (test/accuracy). A run of pre-training measures it as well:
 Hardware: a laptop; 67,000 pairs of a BERT of 5 M parameters take about half an hour of two cores.
 Expect (accuracy in per cent, all paradigms): GPT-2 large 81.5 (the paper's Table 3, 80.1 in its first version), human
 agreement 88.6; masked, by Salazar et al. 2020, Table 6: BERT-base 84.2, RoBERTa-base 85.4, RoBERTa-large 86.5.
-Arguments: `word_l2r`, the masks of the second command for models with masks; `quick`, which trains a tiny
-model on pairs of docstrings.
+Arguments: `word_l2r`, the masks of the second command for models with masks; `quick`, which trains a tiny model on
+pairs of docstrings.
 Differs from the paper: the seven pairs of BLiMP with two equal sentences count as right, as in lm-evaluation-harness.
 They are counted in `ties`. Any other tie is wrong.
 """
