@@ -7,6 +7,7 @@ Small: the size `small` of experiments/ulmfit/, layers of 256, 256 and 128 that 
 
 from experiments import common as sizes
 from experiments.tables.shared import claims, scales, ulmfit
+from experiments.ulmfit import fine_tune
 
 PLAIN = dict(name='adam', rate=4e-3, schedule='constant', b1=0.8, b2=0.99, decay=1e-7, clip=0.3)
 SILENT = {'model.overrides.dropout': 0.0}  # "vanilla": the same layers without any dropout
@@ -17,6 +18,7 @@ ROWS = {  # changes of the pre-training, other fields of the row, changes of the
   'no fine-tuned language model (6)': ({}, dict(direct=True), {}, (6.99, 6.38, 6.09)),
   'full (6)': ({}, {}, {'optim': PLAIN}, (5.86, 6.54, 5.61)),
   'full + discr (6)': ({}, {}, {'optim': dict(PLAIN, scale=sizes.awd_groups(2.6))}, (5.55, 6.36, 5.47)),
+  'rates of the released code': ({}, {}, {'optim.scale': fine_tune.RELEASED}, ()),  # of the second stage
 }
 
 
@@ -29,10 +31,10 @@ def get_table(scale):
       keys=row['keys'] | keys,
       family='ulmfit',
       between=between,
-      published=claims.by_column(ulmfit.COLUMNS, published),
+      published=claims.by_column(ulmfit.COLUMNS, published) if published else {},
       **fields,
     )
-  whole, *others = rows
+  whole, *others, _ = rows
   columns = ulmfit.columns(scale, 'ulmfit')
   return dict(
     title='ULMFiT, Tables 4 to 6: pre-training and the language model',
