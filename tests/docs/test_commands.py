@@ -109,6 +109,12 @@ def test_pages_have_commands() -> None:
   }
 
 
+def test_no_command_names_a_run_of_one_machine() -> None:
+  made = {word.partition('=')[2] for one in ALL for word in one.words if word.startswith(('--workdir=', '--out='))}
+  needed = {word.partition('=')[2] for one in OURS for word in one.words if word.startswith('--config.model.from=runs/')}
+  assert not [folder for folder in needed if folder not in made | PLACEHOLDERS.keys()]
+
+
 @pytest.mark.parametrize('one', OURS, ids=name_of)
 def test_the_flags_exist(one: Command) -> None:
   changes, rest = split(one.words[1:])
