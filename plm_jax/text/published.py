@@ -5,13 +5,13 @@ Older folders have no `tokenizer.json` but the files of their paper's code: `voc
 none at all (ByT5). `tokenizer_config.json` or `config.json` specify the tokenizer that they belong to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from plm_jax.io import checksums, files
 from plm_jax.text import spec as specs
-from plm_jax.text.published_files import IDS, MERGES, MODELS, NAMES, SETTINGS, WORDS, family_of, names_of, settings_of
+from plm_jax.text.published_files import IDS, MERGES, MODELS, SETTINGS, WORDS, family_of, names_of, settings_of
 from plm_jax.text.published_files import TOKENIZER as TOKENIZER
 from plm_jax.text.published_files import read_table as read_table
 from plm_jax.text.published_pieces import sentencepiece
@@ -50,7 +50,9 @@ def read(file: Path) -> Published:
   settings = settings_of(file.parent)
   if file.suffix == '.json' and file.name not in (IDS, SETTINGS[-1]):
     spec = as_loaded(as_saved(file), settings)
-    return Published(spec, _roles(spec, settings))
+    spec = _with_added(spec, file.parent, settings, known={item['content'] for item in spec['added_tokens']})
+    roles = _roles(spec, settings)
+    return Published(_with_special(spec, roles) if family_of(settings) else spec, roles)
   if file.suffix == '.model':
     spec, row = sentencepiece(file, settings)
   elif file.name in (IDS, MERGES):
@@ -77,9 +79,12 @@ def read_folder(path: Path) -> Published:
   return read(file)
 
 
-def _with_added(spec: dict[str, Any], folder: Path, settings: Spec) -> dict[str, Any]:
+def _with_added(
+  spec: dict[str, Any], folder: Path, settings: Spec, *, known: Collection[str] | None = None
+) -> dict[str, Any]:
   """Add the tokens of other files, new ones with the next id.
 
+  Those in `known`, the added tokens of a `tokenizer.json`, are unchanged, and names of roles add nothing to that file.
   Raises ValueError if an id belongs to another token, or leaves a gap after all others.
   """
   added: dict[str, dict[str, Any]] = {}
@@ -95,19 +100,20 @@ def _with_added(spec: dict[str, Any], folder: Path, settings: Spec) -> dict[str,
   if invalid := [token_id for token_id in ids_by_token.values() if not str(token_id).isdecimal()]:
     raise ValueError(f'is damaged ({source} has {invalid[0]!r} instead of an id)')
   added = {token: added[token] for token in sorted(added, key=lambda token: int(ids_by_token[token]))}
-  names = [settings.get(f'{role}_token') for role in NAMES]
+  held = specs.token_ids(spec)
+  names = [settings[f'{role}_token'] for role, token in names_of(settings).items() if known is None or token in held]
   others = [
     *(settings.get('additional_special_tokens') or ()),
-    *(listed if isinstance(listed := settings.get('extra_special_tokens') or (), list) else ()),
+    *(listed.values() if isinstance(listed := settings.get('extra_special_tokens') or (), Mapping) else listed),
   ]
   for item in (*names, *others):
     fields = dict(item) if isinstance(item, Mapping) else {'content': item}
     if isinstance(fields.get('content'), str) and fields['content']:
       added[fields['content']] = {**added.get(fields['content'], {}), **fields, 'special': True}
-  extended = _append(spec, added)
+  extended = _append(spec, {token: fields for token, fields in added.items() if token not in (known or ())})
   ids = specs.token_ids(extended)
   for token, token_id in ids_by_token.items():
-    if ids[token] != int(token_id):
+    if token not in (known or ()) and ids[token] != int(token_id):
       raise ValueError(f'is damaged ({source}: {token!r} has id {token_id}, but {ids[token]} by the other files)')
   return extended
 
@@ -121,14 +127,16 @@ def _with_special(spec: dict[str, Any], roles: Mapping[str, str]) -> dict[str, A
 
 def _append(spec: dict[str, Any], added: Mapping[str, Spec]) -> dict[str, Any]:
   """Add tokens to a specification; new ones follow all others."""
+  if not added:
+    return spec
   ids, kind = specs.token_ids(spec), specs.kind_of(spec)
   ids |= {token: len(ids) + index for index, token in enumerate(token for token in added if token not in ids)}
   by_token = {item['content']: item for item in spec['added_tokens']}
   for token, fields in added.items():
     (default,) = specs.added_tokens({token: ids[token]}, kind=kind, mask=None)
     flags = {key: fields[key] for key in ('single_word', 'lstrip', 'rstrip', 'normalized', 'special') if key in fields}
-    special = {'special': False} if not fields.get('special', False) else {}
-    by_token[token] = {**default, **special, **flags, 'id': ids[token]}
+    plain = {} if fields.get('special', False) else {'special': False, 'normalized': kind == 'wordpiece'}
+    by_token[token] = {**default, **plain, **flags, 'id': ids[token]}
   return {**spec, 'added_tokens': sorted(by_token.values(), key=lambda item: item['id'])}
 
 

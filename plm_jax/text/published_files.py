@@ -47,7 +47,7 @@ def read_table(file: Path) -> dict[str, Any]:
 def text_of(file: Path) -> str:
   """Read a text file; raise ValueError with its name unless UTF-8."""
   try:
-    return files.read_utf8(file)
+    return files.read_utf8(file).removeprefix('\ufeff')  # a byte order mark, by editors of Windows
   except ValueError as error:
     raise ValueError(f'is damaged ({file.name}: {error})') from error
 

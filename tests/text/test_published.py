@@ -616,3 +616,45 @@ def test_the_tokenizer_json_of_the_first_gpt_has_the_roles_of_its_other_files(do
     vocab = tokenizer.load(other)
     assert vocab.roles == tokenizer.load(folder).roles and vocab.roles['pad'] == '<unk>'
     assert vocab.encode(PLAIN[0]) == tokenizer.load(folder).encode(PLAIN[0])
+
+
+@pytest.mark.parametrize('model_type', ['bert', 'gpt2', 'openai-gpt', 't5'])
+def test_tokens_named_beside_a_tokenizer_json_are_tokens(documents, tmp_path, model_type):
+  config = {'config.json': {'model_type': model_type}}
+  theirs = transformers.AutoTokenizer.from_pretrained(write(tmp_path / 'old', config | NAMED[model_type](documents)))
+  theirs.save_pretrained(tmp_path / 'saved')
+  whole, new = json.loads((tmp_path / 'saved' / 'tokenizer.json').read_text(encoding='utf-8')), len(theirs)
+  entry = {'content': '<new>', 'single_word': False, 'lstrip': False, 'rstrip': False, 'normalized': False}
+  beside = {
+    'added': {'added_tokens.json': {'<new>': new}},
+    'decoder': {'tokenizer_config.json': {'added_tokens_decoder': {str(new): {**entry, 'special': True}}}},
+    'list': {'tokenizer_config.json': {'additional_special_tokens': ['<new>']}},
+    'names': {'tokenizer_config.json': {'extra_special_tokens': {'new_token': '<new>'}}},
+    'map': {'special_tokens_map.json': {'additional_special_tokens': ['<new>']}},
+    'stale': {'added_tokens.json': {theirs.unk_token: 7}},
+    'none': {},
+  }
+  texts = [PLAIN[0], 'a <new> b', 'a<new>b', *(f'Anna {name} went' for name in theirs.all_special_tokens)]
+  for name, files in beside.items():
+    folder = write(tmp_path / name, {**config, **files, 'tokenizer.json': whole})
+    library = transformers.AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.load(folder).size == len(library)
+    for text in texts:
+      assert tokenizer.marked(folder).encode(text).ids == library(text)['input_ids'], (name, text)
+  bare = write(tmp_path / 'unmarked', {**config, 'tokenizer.json': {**whole, 'added_tokens': []}})
+  library = transformers.AutoTokenizer.from_pretrained(bare)
+  for text in (f'Anna {name} went' for name in library.special_tokens_map.values() if isinstance(name, str)):
+    assert tokenizer.marked(bare).encode(text).ids == library(text)['input_ids'], text
+
+
+def test_added_words_follow_the_normaliser_of_bert(documents, tmp_path):
+  """Read a mark of byte order in vocab.txt too, as editors of Windows write it."""
+  files = bert_files(documents)
+  count = len(files['vocab.txt'].split())
+  files = {'config.json': {'model_type': 'bert'}, 'added_tokens.json': {'NewWord': count}, **files}
+  folder = write(tmp_path / 'plain', files)
+  theirs = transformers.AutoTokenizer.from_pretrained(folder)
+  for text in ('a NewWord b', 'a newword b'):
+    assert tokenizer.marked(folder).encode(text).ids == theirs(text)['input_ids']
+  marked = write(tmp_path / 'marked', {**files, 'vocab.txt': '\ufeff' + files['vocab.txt']})
+  assert tokenizer.load(marked).digest == tokenizer.load(folder).digest
