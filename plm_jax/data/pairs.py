@@ -84,7 +84,8 @@ def make(
     length: tokens of a joined pair, special tokens included; also the width of each segment.
     unit: 'segment', one or more sentences each, or 'sentence', one each.
     sentences: what ends a sentence: 'punctuation' (None), 'line' (BERT's corpus form, one sentence a line), 'both' of
-      them, another file of `rows/sentences/`, or 'module:function' of a module with `SENTENCES = ('function',)`.
+      them, 'any_script' (with the marks of all scripts), or 'module:function' of a module with
+      `SENTENCES = ('function',)`.
     short_probability: share of documents with a shorter target length (BERT, ALBERT: .1; RoBERTa, SpanBERT: 0).
     segmenter: as in `data.stream`; ids of tokens then have the mark of their word times the size of the vocabulary.
     copies: number of epochs with their own samples; later epochs repeat them (BERT's data has 10). None samples in

@@ -13,7 +13,7 @@ import pytest
 from plm_jax.core.errors import ConfigError
 from plm_jax.data import pairs, stream
 from plm_jax.data.rows import boundaries
-from plm_jax.data.rows.sentences import line
+from plm_jax.data.rows.sentences import any_script, line
 from plm_jax.noise import pair
 from plm_jax.text import byte_bpe, sentencepiece, wordpiece, words
 
@@ -152,6 +152,50 @@ def test_one_label_is_refused_and_the_fix_works(tmp_path, documents, settings, f
     part.removeprefix('data.').split('=') for part in message.split('; set ')[1].rstrip('.').split(' and ')
   )
   make(path, vocab, **(settings | {key: value.strip("'") for key, value in changes.items()}))
+
+
+SCRIPTS = {
+  'zh': ['他来了！', '“我们走吧。”', '他说：好；对。', '（真的？）', '是'],
+  'ja': ['「行こう。」', '『猫。』', '本当？！', 'はい｡', '次'],
+  'hi': ['यह पहला है। ', 'तीसरा है॥ ', 'दो'],
+  'ar': ['هل هذا أول؟ ', 'نعم هذا۔ ', 'وعاد. ', 'ثم'],
+  'others': ['Մեկ։ ', 'ပထမ။', 'አንድ። ', 'ខ្មែរ។ ', 'a'],
+  'lines': ['a b\u2028', 'c d\u0085', 'e\x0c', 'g\u2029', 'h\x0b', 'i\r\n', 'j'],
+  'en': [
+    'Dr. No met J. Smith. ',
+    '"It slept." ',
+    'Rain?! ',
+    'No... ',
+    '3.14 is pi at example.com! so what',
+    '\n',
+    'e.',
+  ],
+}
+
+
+@pytest.mark.parametrize('script', SCRIPTS)
+def test_sentences_of_any_script(script):
+  parts = [part for part in SCRIPTS[script] if part != '\n']
+  text = ''.join(SCRIPTS[script])
+  cuts = [0, *any_script.starts(text), len(text)]
+  assert [text[a:b].strip() for a, b in itertools.pairwise(cuts)] == [part.strip() for part in parts]
+
+
+@pytest.mark.parametrize('train', [byte_bpe.train, wordpiece.train])
+def test_chinese_on_one_line_names_the_rule_that_works(tmp_path, train):
+  texts = ['“我们走吧。”他说。真的吗？好。', '他来了！他走了。天黑了。']
+  path, vocab = write(tmp_path, 'jsonl', [[text] for text in texts]), train(texts * 20, size=500)
+  with pytest.raises(ValueError, match=r"single sentence.*set data\.sentences='any_script'|set data\.sentences='punc"):
+    make(path, vocab, sentences='line')
+  source = make(path, vocab, sentences='any_script', unit='sentence')
+  first = next(iter(source.once()))
+  assert vocab.decode(first['first'][0, : first['first_length'][0]]).replace(' ', '') == '“我们走吧。”'
+
+
+def test_a_text_without_sentences_names_no_rule_again(tmp_path):
+  path = write(tmp_path, 'txt', [['one two'], ['three four']])
+  with pytest.raises(ValueError, match=r'write a sentence a line.*function of yours'):
+    make(path, VOCABS['wordpiece'](), sentences='line')
 
 
 def test_many_single_sentences_are_counted(tmp_path, caplog):

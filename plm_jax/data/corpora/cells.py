@@ -2,7 +2,7 @@
 
 ["Anna", "met"]             JSON, which `plm-jax predict` writes
 ['Anna', 'met']             Python, which pandas writes
-['Anna' 'met']   [0 1]      numpy
+['Anna' 'met']   [0 1]   [np.str_('a'), np.int64(1)]      numpy
 {'text': array(['met'], dtype=object), 'answer_start': array([5])}     Python with arrays, as pandas reads Parquet
 """
 
@@ -72,7 +72,9 @@ def _python(text: str) -> str:
       if not spaced:
         raise ValueError('values without a space between them')
       parts.append(',')
-    if not (is_array := atom in _ARRAYS):  # `array([...])` without its name is the list in parentheses
+    if not (
+      is_array := atom in _ARRAYS or (atom or '').startswith('np.')
+    ):  # `array([...])` without its name is the list in parentheses
       parts.append(_NAMES.get(atom, atom) or match[0])
     ended, spaced = bool(quoted or closing or (atom and not is_array)), False
   return ''.join(parts)

@@ -60,9 +60,7 @@ class Document(NamedTuple):
 
 def version(package: Package) -> str:
   """Return the installed version, or raise ModuleNotFoundError."""
-  if package.name == STANDARD_LIBRARY:
-    return platform.python_version()
-  return _distribution(package.name).version
+  return platform.python_version() if package.name == STANDARD_LIBRARY else _distribution(package.name).version
 
 
 def fingerprint(packages: Sequence[Package]) -> str:

@@ -142,6 +142,13 @@ class File:
         self.check_row(len(line), number=line_number)
         yield line
 
+  def check_line_ends(self) -> None:
+    """Raise ValueError if lines end in CR, as on old Macs."""
+    if b'\r' in next(self.lines(), b'').rstrip(b'\r\n'):
+      unzip = 'unzip it, and ' * self.path.name.endswith(COMPRESSED)
+      bare = shlex.quote(unzipped(str(self.path)))
+      raise ValueError(f"{self.path}: lines end in CR alone: {unzip}convert it: sed -i 's/\\r/\\n/g' {bare}")
+
   def check_row(self, size: int, *, number: int) -> None:
     """Raise ValueError if row `number` (from 1) is over `max_bytes`."""
     if size > self.max_bytes:

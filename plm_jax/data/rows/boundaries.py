@@ -20,8 +20,8 @@ from plm_jax.io import files
 log = logging.getLogger(__name__)
 RULE = 'punctuation'  # of sources that name none
 _FOLDER = 'data.rows.sentences'
-_NAMING = dict(key='data.sentences', ours='line, punctuation, both')
-_RULES = ('line', 'punctuation', 'both')  # those that a message proposes
+_NAMING = dict(key='data.sentences', ours='line, punctuation, both, any_script')
+_RULES = ('line', 'punctuation', 'both', 'any_script')  # those that a message proposes
 _MANY = 0.25  # share of single sentences that is reported
 
 
@@ -121,6 +121,10 @@ def check(rule: str, single: Callable[[str], tuple[int, int]], *, what: str, so:
   fix = f'; set data.sentences={min(better, key=every.__getitem__)!r}' if better else ''
   if alone == total and not fix:
     fix = "; set data.documents='blank_line' and data.sentences='line'"
+    if rule == 'line':
+      fix = (
+        '; write a sentence a line and a blank line after each document, or set data.sentences to a function of yours'
+      )
   count = f'all {total:,}' if alone == total else f'{alone:,} of {total:,}'
   message = f'{where}: {count} {what} are a single sentence (data.sentences={rule!r}): {so}{fix}.'
   if stop and alone == total:

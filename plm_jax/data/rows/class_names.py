@@ -34,10 +34,12 @@ def tags_in(value: Any) -> Any:
 
 
 def words_of(value: Any) -> Any:
-  """Return `one_by_one` of words: a text such as '[1]' is a word."""
-  words = one_by_one(value)
-  text = as_written(value)
-  return text.split() if isinstance(text, str) and not all(isinstance(word, str) for word in words) else words
+  """Return `one_by_one` of words: '[1]' or '[ 1 , 2 ]' are words."""
+  words, text = one_by_one(value), as_written(value)
+  if not isinstance(text, str) or any(isinstance(word, str) for word in words):
+    return words
+  parts = text.split()  # '[1, 2]' is a list, since no text has '[1,' as a word
+  return words if parts and parts[0][1:] and parts[0][0] in '[(' and parts[0][-1] not in '])' else parts
 
 
 class ClassNames:

@@ -4,6 +4,7 @@ A user's own table has other columns than a published set. The first row is insp
 error lists its fields.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,16 @@ TEXTS = {
   'spans': (('question', 'context'),),
 }
 NUMBERS = ('id', 'idx', 'index', 'guid', 'uid', 'row_id')  # fields that identify a row
+# fields that hold no labels, by kind of examples
+_NO_LABELS = {'words': ('text', 'sentence', 'tokens', 'words'), 'spans': ('title', 'question', 'context')}
 _MOST = 2  # texts with unknown field names in a row
+_FEW = 3  # values of a field that may be a class of several
+
+
+def with_fields(records: Records) -> Records:
+  """Add the fields that only later rows have."""
+  found = dict.fromkeys(name for row in records.readable(examples.LOOKED_AT) for name in row)
+  return dataclasses.replace(records, fields=tuple(found or records.fields))
 
 
 def find_label(records: Records, kind: str) -> str:
@@ -47,7 +57,9 @@ def find_label(records: Records, kind: str) -> str:
     return field
   if kind == 'multilabel' and (columns := multilabel.flag_columns(records, NUMBERS)):
     return f'{{{"|".join(columns)}}}'
-  left = [name for name in records.fields if name not in NUMBERS and name not in known_texts(records, kind)]
+  other = (*NUMBERS, *_NO_LABELS.get(kind, ()))
+  texts = known_texts(records, kind)
+  left = [name for name in records.fields if name.lower() not in other and name not in texts]
   if len(left) == 1:
     return left[0]
   if kind in ('words', 'arcs') and (hint := columns_hint(records)):
@@ -57,7 +69,12 @@ def find_label(records: Records, kind: str) -> str:
       f'{records.where}: one field, {records.fields[0]}, and none for labels: write a table, as .csv with a first line '
       "'text,label'"
     )
-  example = min(left or records.fields, key=lambda name: _different(records, name))
+  if not left:
+    hint = '. In .conll a blank or a tab is between a word and its tag' if kind in ('words', 'arcs') else ''
+    raise ValueError(f'{records.where}: fields {", ".join(records.fields)}, and none of them holds labels{hint}')
+  example = min(left, key=lambda name: _different(records, name))
+  flags = [name for name in left if kind == 'multilabel' and _different(records, name)[1] <= _FEW]
+  example = f'"{{{"|".join(flags)}}}"' if len(flags) > 1 else example
   raise ValueError(
     f'{records.where}: unknown label field. Set it, as in --config.data.label={example}; fields: '
     f'{", ".join(records.fields)}'
@@ -97,9 +114,10 @@ def find_fields(records: Records, kind: str, label: str) -> tuple[str, ...]:
     return held
   if kind == 'words' and len(held) == 1:
     return held
-  example = max(held, key=lambda name: len(str(_first(records)[name])), default=records.fields[0])
+  by_length = sorted(held or records.fields, key=lambda name: len(str(_first(records).get(name))))
+  example = tuple(by_length[-2:] if kind == 'spans' else by_length[-1:])  # a question is shorter than its text
   raise ValueError(
-    f'{records.where}: unknown text fields. Set them, as in --config.data.fields="(\'{example}\',)"; fields: '
+    f'{records.where}: unknown text fields. Set them, as in --config.data.fields="{example}"; fields: '
     f'{", ".join(records.fields)}'
   )
 

@@ -163,9 +163,7 @@ def _samples(run: 'Opened', text: str) -> dict[str, Any]:
   model = load(run.folder)
   if 'fill' in abilities:
     return {'blanks': _blanks(model, text)}
-  if 'generate' in abilities:
-    return {'written': _written(run, model, text)}
-  return {}
+  return {'written': _written(run, model, text)} if 'generate' in abilities else {}
 
 
 def _blanks(model: Any, text: str) -> dict[str, Any]:

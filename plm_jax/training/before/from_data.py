@@ -103,6 +103,7 @@ def _fill_data(made: dict[str, Any], kept: Settings) -> None:
   training, judged_by = sources.training_and_held_out(own['path'])
   found = {'split': own['split'] or before.get('split') or training}
   records = sources.open_source(own['path'], split=found['split'], cache=own['cache'], max_bytes=own['max_bytes'])
+  records = first_row.with_fields(records)
   found['label'] = own['label'] or before.get('label') or first_row.find_label(records, own['kind'])
   if not own['fields']:
     known = 'fields' in before  # also none: earlier versions left known ones of options to their kind

@@ -21,6 +21,7 @@ SPELLINGS = {
   'numpy': lambda value: str(np.array(value)),
   'array': lambda value: repr(np.array(value, object if isinstance(value[0], str) else None)),
   'tuple': lambda value: str(tuple(value)),
+  'numbers of numpy': lambda value: repr(list(np.array(value))),
 }
 
 
@@ -139,11 +140,14 @@ def test_what_predict_writes_is_read(tmp_path):
     ("['Anna''s']", "['O']"),
     ("['Anna', 'met']", "['O']"),
     ('Anna met', "['O', 'O',"),
+    ("['Anna', 1999]", 'O O'),
+    ('[1, 2]', '[0, 1]'),
+    ('[1.5 2.5]', 'O O'),
   ],
 )
 def test_a_list_that_cannot_be_read_stops(tmp_path, words, tags):
   small.write_rows(tmp_path / 'x.jsonl', [{'tokens': words, 'tags': tags}])
-  with pytest.raises(ValueError, match=r'line 1: .*(looks like a list|a label for each)'):
+  with pytest.raises(ValueError, match=r'line 1: .*(looks like a list|a label for each|no text)'):
     served(tmp_path / 'x.jsonl', kind='words', fields=('tokens',), label='tags', layout='bare')
 
 

@@ -165,3 +165,18 @@ def test_quotation_marks_of_a_tsv_whose_names_have_them(tmp_path):
   assert rows == [{'text': 'a "b" \tc', 'label': 'pos'}, {'text': "it's", 'label': 'neg'}]
   (tmp_path / 'train.tsv').write_text('text,label\n"a, b",1\n')
   assert list(sources.open_source(str(tmp_path), cache=str(tmp_path / 'c'))) == [{'text': 'a, b', 'label': 1}]
+
+
+def test_tables_that_were_joined_repeat_their_first_line(tmp_path):
+  rows = ''.join(f'a {k},{k % 2},{k}.5\n' for k in range(3))
+  (tmp_path / 'train.csv').write_text(f'text,label,score\n{rows}text,label,score\n{rows}')
+  records = sources.open_source(str(tmp_path), cache=str(tmp_path / 'cache'))
+  assert records[0] == {'text': 'a 0', 'label': 0, 'score': 0.5}
+  with pytest.raises(ValueError, match=r'line 5: repeats the names of the first line'):
+    records[3]
+
+
+def test_rows_of_one_word_are_told(tmp_path, caplog):
+  columns = {'Sentence': ['1', '', ''] * 8, 'Word': ['Anna', 'met', 'Bob'] * 8, 'Tag': ['B-PER', 'O', 'B-PER'] * 8}
+  settings = {'kind': 'words', 'fields': ('Word',), 'label': 'Tag'}
+  assert 'each of 24 rows has one word' in told(caplog, write(tmp_path, columns, 'csv'), **settings)[1]

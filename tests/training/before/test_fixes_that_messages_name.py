@@ -1,5 +1,6 @@
 """Messages about a person's own data: the fix that they name, followed word for word, works."""
 
+import ast
 import gzip
 import json
 import re
@@ -14,6 +15,7 @@ from plm_jax.data import labelled
 from plm_jax.data.corpora import sources
 from plm_jax.training.before import from_data
 from tests import conftest
+from tests.data import small
 
 COLA = [
   ('gj04', '1', '', "Our friends won't buy this analysis, let alone the next one we propose."),
@@ -73,6 +75,11 @@ CASES = {  # config, name of the file, content, examples, and whether it is read
   'pairs by case': ('pair', 'a.csv', 'Premise,Hypothesis,LABEL\na,b,x\nb,c,y\n', 2, True),
   'other names': ('classify', 'a.csv', 'comment,verdict\na b,x\nb c,y\nc,x\n', 3, False),
   'other names, swapped': ('classify', 'a.csv', 'verdict,comment\nx,a b\ny,b c\nx,c\n', 3, False),
+  'ends of old Macs': ('classify', 'a.csv', 'text,label\ra b,x\rb c,y\r', 2, False),
+  'ends of old Macs in lines': ('classify', 'a.jsonl', '\r'.join(map(json.dumps, ROWS)), 4, False),
+  'ends of old Macs in conll': ('tag', 'a.conll', CONLL.replace('\n', '\r'), 4, False),
+  'questions by case': ('qa', 'a.csv', 'Question,Context,Answer,Answer_Start\nwho,Anna met,Anna,0\n', 1, False),
+  'questions on passages': ('qa', 'a.csv', 'Question,Passage,Answer,Answer_Start\nwho,Anna met,Anna,0\n', 1, False),
   'conll': ('tag', 'a.txt', CONLL, 4, False),
   'conll as tsv': ('tag', 'a.tsv', CONLL.replace(' ', '\t'), 4, False),
   'squad': ('qa', 'a.jsonl', json.dumps(SQUAD), 4, False),
@@ -114,8 +121,8 @@ def followed(name, folder, place):
       subprocess.run(commands[1], shell=True, check=True, cwd=folder)
       (place,) = (file for file in folder.iterdir() if file.name != 'cache')
     else:
-      key, value = re.search(r'--config\.data\.(\w+)=(\w+)', said).groups()
-      changes[key] = value
+      key, value = re.search(r'--config\.data\.(\w+)=("[^"]+"|\w+)', said).groups()
+      changes[key] = ast.literal_eval(value[1:-1]) if value.startswith('"(') else value.strip('"')
   raise AssertionError(said)
 
 
@@ -140,6 +147,28 @@ def test_a_file_that_is_one_object_is_told(tmp_path):
   (tmp_path / 'a.txt').write_text('only text\n')
   with pytest.raises(ConfigError, match=r"one field, text, and none for labels.*'text,label'"):
     found('classify', tmp_path / 'a.txt')
+
+
+def test_words_are_no_tags_of_themselves(tmp_path):
+  for number, content in enumerate(('Anna\nmet\n\nBob\n', CONLL.replace(' ', ','))):
+    place = tmp_path / f'{number}.conll'
+    place.write_text(content)
+    with pytest.raises(ConfigError, match=r'fields text, tokens, and none of them holds labels.*blank or a tab'):
+      found('tag', place)
+
+
+def test_fields_that_the_first_row_lacks_are_found(tmp_path):
+  for name in ('text', 'label'):
+    place = tmp_path / f'{name}.jsonl'
+    small.write_rows(place, [{key: value for key, value in ROWS[0].items() if key != name}, *ROWS])
+    read = found('classify', place)
+    assert (read['fields'], read['label']) == (['text'], 'label')
+    with pytest.raises(ValueError, match=f'line 1: .*no field {name!r}'):
+      labelled.look(**{key: read[key] for key in ('path', 'kind', 'fields', 'label', 'cache')})
+  place.write_text('text,joy,fear\na b,x,\nc d,,\ne f,x,x\n')
+  place = place.rename(tmp_path / 'a.csv')
+  with pytest.raises(ConfigError, match=r'as in --config\.data\.label="{joy\|fear}"'):
+    found('several_labels', place)
 
 
 @pytest.mark.parametrize(

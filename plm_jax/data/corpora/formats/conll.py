@@ -29,6 +29,7 @@ _SPACE = ' \t\r\f\v'  # between columns; other spaces, such as in 10 000, are pa
 
 def open(path: local.File, split: str, cache: str) -> Opened:
   """Open the sentences of a file."""
+  path.check_line_ends()
   universal = path.suffix == '.conllu'
   bare = not universal and all(len(line.split()) < 2 for line in path.lines() if not line.startswith(_DOCUMENT))
   rows = local.Rows(path, _sentences(path.lines()), parse_universal if universal else parse_bare if bare else parse)

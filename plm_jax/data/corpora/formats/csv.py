@@ -64,13 +64,13 @@ def open(path: local.File, split: str, cache: str) -> Opened:
       first, fits, seen = cells, [0] * len(cells), [False] * len(cells)
       continue
     spans.extend((start, end))
-    if len(cells) != len(first):
+    if len(cells) != len(first) or cells == first:
       continue  # an error when it is read
     sample += [cells] * (len(sample) < _SAMPLE)
     for column, cell in enumerate(cells):
       if number := cell.strip(' '):
         seen[column] = True
-        if cell == first[column] and cells != first:
+        if cell == first[column]:
           again.add(column)
         while fits[column] < len(_KINDS) and not _KINDS[fits[column]][1].fullmatch(number):
           fits[column] += 1
@@ -78,7 +78,7 @@ def open(path: local.File, split: str, cache: str) -> Opened:
           padded.add(column)
   names = _header(first, again, sample, path, form['delimiter']) if first else []
   kinds = [_KINDS[fit][0] if fit < len(_KINDS) and filled else None for fit, filled in zip(fits, seen, strict=True)]
-  parse = functools.partial(_parse, form=form, names=names, kinds=kinds)
+  parse = functools.partial(_parse, form=form, first=first, names=names, kinds=kinds)
   changed = f', {form}' * (form != _FORMS[path.suffix]) + ', stripped' * any(kinds[column] for column in padded)
   rows = local.Rows(path, zip(spans[::2], spans[1::2], strict=True), parse)
   return Opened(rows, f'{path.digest(cache=cache)} rows{changed}')
@@ -87,6 +87,7 @@ def open(path: local.File, split: str, cache: str) -> Opened:
 def _form_of(path: local.File) -> dict[str, Any]:
   """Return what separates the cells of a file, by its first line."""
   lines = (line.decode('utf-8-sig', errors='replace').rstrip('\r\n') for line in path.lines() if line.strip())
+  path.check_line_ends()
   line, form = next(lines, ''), _FORMS[path.suffix]
   bare = re.sub('"[^"]*"', '""', line)
   if form['delimiter'] not in bare and (other := max(_OTHERS, key=bare.count)) in bare:
@@ -163,10 +164,12 @@ def _guessed(columns: list[tuple[str, ...]]) -> list[str]:
   return names
 
 
-def _parse(text: str, *, form: dict[str, Any], names: list[str], kinds: list[Any]) -> local.Row:
+def _parse(text: str, *, form: dict[str, Any], first: list[str], names: list[str], kinds: list[Any]) -> local.Row:
   cells = next(csv.reader(io.StringIO(text, newline='\n'), **form))
   if len(cells) != len(names):
     raise local.BadRow(f'{counted(len(cells), "cell")} but the header has {counted(len(names), "field")}')
+  if cells == first and len(cells) > 1:
+    raise local.BadRow('repeats the names of the first line, as files that are written one after another do: remove it')
   return {
     name: cell if kind is None else _number(kind, cell.strip(' ')) if cell.strip(' ') else None
     for name, kind, cell in zip(names, kinds, cells, strict=True)

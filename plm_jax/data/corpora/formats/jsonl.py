@@ -13,6 +13,7 @@ SCHEME = None
 
 def open(path: local.File, split: str, cache: str) -> Opened:
   """Open the rows of a file."""
+  path.check_line_ends()
   first = next((line.strip() for line in path.lines() if line.strip()), b'')
   if re.match(rb'\[\s*(\{|$)', first) or first == b'{' or re.match(rb'\{"(version": *"[^"]*", *")?data": *\[\{', first):
     raise ValueError(f'{path.path} holds one JSON value over several lines: {local.renamed(path.path, ".json")}')

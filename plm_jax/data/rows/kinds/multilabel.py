@@ -32,7 +32,7 @@ GIVES = ('classes',)
 QUICK = dict(path='pydocs/parameters', fields=('tokens',), label='tags')  # settings of a smoke test (`file.py:quick`)
 _COLUMNS = re.compile(r'\{([^{}]+\|[^{}]+)\}')
 _MARKS = ';|,\t'  # may separate classes in a cell
-_FLAGS = {'0': 0, '0.0': 0, 'false': 0, '1': 1, '1.0': 1, 'true': 1}
+_FLAGS = {'0': 0, '0.0': 0, 'false': 0, 'no': 0, '1': 1, '1.0': 1, 'true': 1, 'yes': 1}
 
 
 def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:

@@ -2,11 +2,14 @@
 
 A row of the data has `question`, `context` and `answers`: the answer texts and the characters of the context where they
 begin, as {'text': [...], 'answer_start': [...]} or as a list of {'text', 'answer_start'}, both also as text in a cell,
-or in two fields, an answer and `answer_start`. No answers mean that the context does not answer the question (SQuAD 2).
+or in two fields, an answer and `answer_start`. No answers mean that the context does not answer the question (SQuAD 2),
+as do a true `is_impossible` and an `answer_start` of -1. A row with neither answers nor one of these has no label.
+
 A context that is too long is read in windows (`rows/question_windows.py`). Each window is an example; the windows of a
 question form a group (`Source.group`).
 """
 
+import logging
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +18,10 @@ from plm_jax.data.corpora import cells
 from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import examples
 from plm_jax.data.rows.checked import BadRows
-from plm_jax.data.rows.field_texts import ListedTexts
+from plm_jax.data.rows.field_texts import ListedTexts, named
 from plm_jax.data.rows.mistakes import Mistakes
+
+log = logging.getLogger(__name__)
 
 GIVES = ('start', 'end', 'context')
 WINDOWS = True  # a long text is read in several examples
@@ -25,6 +30,8 @@ QUICK = dict(path='pydocs/describe', fields=('question', 'context'), label='answ
 
 _FIELDS = ('question', 'context')
 _LABEL = 'answers'
+_TRUE = ('true', '1', '1.0', 'yes')  # written in is_impossible
+_NONE: dict[str, list[Any]] = {'text': [], 'answer_start': []}
 
 
 class Answers(NamedTuple):
@@ -39,6 +46,7 @@ class Question(NamedTuple):
 
   texts: tuple[str, ...]
   answers: Answers | None
+  unanswerable: bool = False  # by another field than that of the answers
 
 
 def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
@@ -47,7 +55,8 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
   unset = asked.label == examples.ExampleSettings().label and asked.label not in records.fields
   label = _LABEL if unset else asked.label
   needed = (*fields, *(() if asked.keep_unlabelled else (label,)))
-  if len(fields) != 2 or (missing := [name for name in needed if name not in records.fields]):
+  missing = [name for name in needed if name not in records.fields and not examples.is_somewhere(name, records)]
+  if len(fields) != 2 or missing:
     what = f'no field {missing[0]!r}' if len(fields) == 2 else f'fields={fields}'
     raise ValueError(
       f"{records.where}: {what}. kind='spans' takes two fields, the question and the text with the answer, and the "
@@ -58,7 +67,7 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
       f"{records.where}: kind='spans' takes no per_class={asked.per_class} and no prefixes={asked.prefixes}: "
       'remove them.'
     )
-  side = fields.index('context') if 'context' in fields else 1
+  side = [name.lower() for name in fields].index('context') if named('context', fields) else 1
   bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
   good = bad.read(lambda index: _read(records, index, fields, label=label, side=side))
   left_out, mistakes = bad.report(), Mistakes(records.where)
@@ -70,11 +79,17 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
     raise ValueError(
       f'{records.where}: none of {len(records)} rows has {label!r}. keep_unlabelled=True keeps them for prediction.'
     )
+  if len(rows) < len(good.rows):
+    log.warning(
+      f'{records.where}: {len(good.rows) - len(rows)} of {len(good.rows)} rows have no {label!r} and are dropped. If '
+      'their text does not answer the question, add a field is_impossible that is true in them'
+    )
   row_ids, questions = [index for index, _ in rows], [question for _, question in rows]
   text_ids: dict[str, int] = {}
   shared = [[text_ids.setdefault(text, len(text_ids)) for text in question.texts] for question in questions]
   answers = [question.answers for question in questions]
-  digest = examples.digest_of(records, asked._replace(label=label), fields, 'spans', left_out=left_out)
+  changed = ['unanswerable'] * any(question.unanswerable for question in questions)
+  digest = examples.digest_of(records, asked._replace(label=label), fields, 'spans', *changed, left_out=left_out)
 
   def record(row: int) -> dict[str, Any]:
     texts = None if (answer := answers[row]) is None else list(answer.texts)
@@ -100,10 +115,17 @@ def _read(records: Records, index: int, fields: tuple[str, ...], *, label: str, 
     if not isinstance(as_written(row.get(name)), str):
       records.text(index, name)  # raises with the reason
   texts = tuple(as_written(row[name]) for name in fields)
-  answers = row.get(label)
-  if 'answer_start' in row and label != 'answer_start' and not isinstance(answers, dict):  # two columns of a table
-    answers = _paired(answers, row['answer_start'])
-  return Question(texts, _answers(answers, texts[side], label, where=f'row {index} of {records.where}'))
+  answers, start = row.get(label), named('answer_start', tuple(row))
+  none = str(as_written(row.get('is_impossible'))).lower() in _TRUE
+  if unanswerable := answers in (None, '') and (none or (start is not None and row[start] == -1)):
+    answers = _NONE
+  if start not in (None, label) and not isinstance(answers, dict):  # two columns of a table
+    answers = _paired(answers, row[start])
+  where = f'row {index} of {records.where}'
+  found = _answers(answers, texts[side], label, where=where)
+  if none and found is not None and found.texts:
+    raise ValueError(f'{where}: is_impossible is true, but {label!r} has the answer {found.texts[0]!r}: remove one')
+  return Question(texts, found, unanswerable)
 
 
 def _paired(answers: Any, starts: Any) -> Any:
@@ -132,7 +154,7 @@ def _answers(value: Any, text: str, label: str, *, where: str) -> Answers | None
   ):
     raise ValueError(
       f"{where}: {label!r} holds {value!r}; answers are {{'text': [...], 'answer_start': [...]}}, a text and its first "
-      'character each'
+      'character each, or a text and its first character in a field answer_start'
     )
   for answer, start in zip(texts, starts, strict=True):
     actual = text[start : start + len(answer)] if start >= 0 else ''

@@ -29,6 +29,7 @@ from plm_jax.data.rows.mistakes import Mistakes
 log = logging.getLogger(__name__)
 
 GIVES = ('labels',)
+_MOST_ALONE = 20  # rows of one word each without a warning
 SPACED = True  # each word is tokenised by itself, with a space before it
 QUICK = dict(path='pydocs/parameters', fields=('tokens',), label='tags')  # settings of a smoke test (`file.py:quick`)
 
@@ -151,6 +152,11 @@ def rows_of(
   rows = [(index, row) for index, row in zip(*good, strict=True) if row.words]
   if not rows:
     raise ValueError(f'{records.where}: none of {len(records)} rows has a word in {field!r}.')
+  if len(rows) > _MOST_ALONE and all(len(row.words) == 1 for _, row in rows):
+    log.warning(
+      f'{records.where}: each of {len(rows):,} rows has one word. A row is a sentence: write its words and its tags as '
+      'two lists, or a word and its tag on each line of a .conll file, with a blank line after each sentence'
+    )
   words = [f' {word}' for _, row in rows for word in row.words]
   gold = np.array([label for _, row in rows for label in row.labels], np.int32)
   row_ids, edges = np.array([index for index, _ in rows]), np.cumsum([0, *(len(row.words) for _, row in rows)])

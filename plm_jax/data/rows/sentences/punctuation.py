@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ENDS = tuple('.!?…。！？')
 _CLOSING = frozenset('"\')]}»”’')
-_ABBREVIATIONS = frozenset(
+ABBREVIATIONS = frozenset(
   ('approx', 'ca', 'cf', 'co', 'col', 'dept', 'dr', 'eq', 'etc', 'fig', 'gen', 'gov', 'inc', 'jr', 'ltd', 'mr', 'mrs')
 ) | {'ms', 'prof', 'rev', 'sr', 'st', 'vol', 'vs'}
 _BLOCK = 2**24  # tokens read at a time
@@ -68,7 +68,7 @@ def tables(vocab: Vocab) -> Tables:
     continues=~starts & ~mark,
     lower=table(capitals and text[:1].islower() for text in bare),
     digits=table(text.isdecimal() for text in bare),
-    short=table((len(text) == 1 and text.isalpha()) or text.lower() in _ABBREVIATIONS for text in bare) & starts,
+    short=table((len(text) == 1 and text.isalpha()) or text.lower() in ABBREVIATIONS for text in bare) & starts,
   )
 
 

@@ -272,6 +272,27 @@ def test_what_cannot_be_is_refused(tmp_path, settings, message):
     make(tmp_path, [question('1', '2')], **settings)
 
 
+def test_questions_that_a_table_marks_as_unanswerable(tmp_path, caplog):
+  tables = {
+    'start': 'question,context,answer,answer_start\n1,10 11,11,3\n2,10 11,,-1\n',
+    'flag': 'Question,Context,Answer,Answer_Start,is_impossible\n1,10 11,11,3,False\n2,10 11,,,True\n',
+    'both': 'question,context,answers,is_impossible\n'
+    '1,10 11,"{""text"": [""11""], ""answer_start"": [3]}",0\n2,10 11,,1\n',
+  }
+  for name, content in tables.items():
+    (tmp_path / f'{name}.csv').write_text(content)
+    names = content.split('\n')[0].split(',')
+    source = make(tmp_path, [], path=str(tmp_path / f'{name}.csv'), fields=tuple(names[:2]), label=names[2])
+    assert [source.record(row)['answers'] for row in range(2)] == [['11'], []] and 'dropped' not in caplog.text
+  rows = [question('1', '10 11', '11'), {**question('2', '10 11'), 'answers': None}]
+  assert make(tmp_path, rows).rows == 1
+  assert "1 of 2 rows have no 'answers' and are dropped" in caplog.text
+  assert make(tmp_path, [*rows[:1], {**rows[1], 'is_impossible': True}]).rows == 2  # the fix
+  assert make(tmp_path, rows[::-1]).rows == 1  # the first row lacks answers
+  with pytest.raises(ValueError, match=r"is_impossible is true, but 'answers' has the answer '11'"):
+    make(tmp_path, [question('1', '10 11', '11', is_impossible=True)])
+
+
 def test_files_as_they_are_published(tmp_path):
   texts = [('10 11 12', [('1', ['11']), ('2', [])]), ('13', [('3', ['13'])])]
   data = [
