@@ -34,7 +34,7 @@ def tags_in(value: Any) -> Any:
 
 
 def words_of(value: Any) -> Any:
-  """Return `one_by_one` of words: '[1]' or '[ 1 , 2 ]' are words."""
+  """Return `one_by_one` of words; a text such as '[1]' is words."""
   words, text = one_by_one(value), as_written(value)
   if not isinstance(text, str) or any(isinstance(word, str) for word in words):
     return words
