@@ -163,7 +163,7 @@ def _formula(
   logits = jnp.einsum('blhk,bmhk->bhlm', query, key) / math.sqrt(query.shape[-1])
   shares = softmax_visible(logits, mask=mask, bias=bias)
   if rng is not None:
-    shares = jnp.where(_kept(shares, dropout, rng), shares / (1 - _rounded(dropout)), 0)
+    shares = jnp.where(_kept(shares, dropout, rng), shares / (1 - cut_of(dropout) / 65536), 0)  # the kernel's rate
   return jnp.einsum('bhlm,bmhk->blhk', shares, value)
 
 
@@ -173,8 +173,3 @@ def _kept(shares: Array, rate: float, rng: Array) -> Array:
   words = tiled.draw(rng, rows=rows, heads=heads, keys=keys)
   index = jnp.arange(queries, dtype=jnp.int32)[:, None]
   return tiled.keep_mask((words[:, :, :1], words[:, :, 1:]), index, cut=cut_of(rate))
-
-
-def _rounded(rate: float) -> float:
-  """Return the rate as the kernel rounds it."""
-  return cut_of(rate) / 65536

@@ -111,7 +111,9 @@ def test_pages_have_commands() -> None:
 
 def test_no_command_names_a_run_of_one_machine() -> None:
   made = {word.partition('=')[2] for one in ALL for word in one.words if word.startswith(('--workdir=', '--out='))}
-  needed = {word.partition('=')[2] for one in OURS for word in one.words if word.startswith('--config.model.from=runs/')}
+  needed = {
+    word.partition('=')[2] for one in OURS for word in one.words if word.startswith('--config.model.from=runs/')
+  }
   assert not [folder for folder in needed if folder not in made | PLACEHOLDERS.keys()]
 
 
