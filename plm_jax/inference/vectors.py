@@ -105,6 +105,8 @@ def encode_sentences(
 ) -> list[np.ndarray]:
   """Compute texts' vectors f32[e] as sentence-transformers, cut at its length."""
   texts = [recipe.prompt + text for text in texts]
+  if not opened.settings:  # as that library, which a run is not trained with
+    texts = [text.strip() for text in texts]
   if recipe.lower:
     texts = [text.lower() for text in texts]
   skipped = 0

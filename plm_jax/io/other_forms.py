@@ -18,7 +18,7 @@ _OLD = "In Python with 'transformers<5' and {}"
 _KINDS = "a run, a converted checkpoint, or a model in Hugging Face's format (config.json, model.safetensors)"
 FASTTEXT = (793_712_314).to_bytes(4, 'little')  # the first bytes of fastText's own .bin
 _LSTM = r'(fwd|bwd)_.*\.h5|lstm_.*\.pth|wmtlstm.*\.pth'  # files of ULMFiT and CoVe
-_PICKLES = r'(?!training_args|optimizer|scheduler|rng_state|consolidated|mp_rank).*\.(bin|pth?)'
+_PICKLES = r'(?!training_args|optimizer|scheduler|rng_state|consolidated|mp_rank|openvino).*\.(bin|pth?)'
 # names of weights -> the file of `weights/forms/` that reads them, and what they are
 _IMPORTED = {
   r'.*\.gguf': ('gguf', 'a model of llama.cpp'),
@@ -80,20 +80,26 @@ def explain(where: files.Where) -> str:
     fix = 'download zai-org/glm-4-9b-hf' if config.get('model_type') == 'chatglm' else 'use GLM-4'
     return f"{path} is in GLM's own format, which needs its authors' code, and that is never run: {fix}"
   typed = isinstance(config.get('model_type'), str)
-  if any(file.endswith('.safetensors') for file in names):
+  if any(file.endswith(('.safetensors', '.safetensors.index.json')) for file in names):
     return _with_safetensors(path, names, typed=typed)
   return _without_safetensors(path, names, config) or _folders(path, names, typed=typed)
 
 
 def _download(name: str, model: str) -> str:
-  folder = model.rpartition('/')[2]
-  hub = f"For a model of Hugging Face's Hub: `hf download {model} --local-dir {folder}`, then name {folder}"
+  """Describe how to fetch 'owner/name', 'name@revision', or the path of a page of the Hub."""
+  page = re.sub(r'/(tree|blob|resolve)/', '@', model, count=1)
+  model, _, revision = page.partition('@')
+  revision = revision if revision.startswith('refs/') else revision.partition('/')[0]
+  folder, version = model.rpartition('/')[2], f' --revision {revision}' if revision not in ('', 'main') else ''
+  hub = f"For a model of Hugging Face's Hub: `hf download {model}{version} --local-dir {folder}`, then name {folder}"
   return f'{name}: there is no such folder. {hub}'
 
 
 def _missing(name: str, path: Path) -> str:
-  is_id = re.fullmatch(r'\w[\w.-]*/[\w.-]+', name) and not name.startswith('runs/') and not files.exists(path.parent)
-  if is_id or re.fullmatch(_FAMILIES, name):
+  model = name.partition('@')[0]  # without a revision
+  owner = files.exists(files.path(model).parent)
+  is_id = re.fullmatch(r'\w[\w.-]*/[\w.-]+', model) and not name.startswith('runs/') and not owner
+  if is_id or re.fullmatch(_FAMILIES, model):
     return _download(name, name)
   near = difflib.get_close_matches(path.name, [file.name for file in files.listing(path.parent)], n=1)
   similar = f'; did you mean {path.parent / near[0]}?' if near else f': name {_KINDS}'
@@ -119,6 +125,11 @@ def _with_safetensors(path: Path, names: list[str], *, typed: bool) -> str:
   if not typed:
     problem = 'config.json lacks a "model_type", such as "bert"' if model_folders.CONFIG in names else 'no config.json'
     return f'{path} has weights, but {problem}: fetch config.json of this model'
+  if quantised := model_folders.config_of(path).get('quantization_config') or model_folders.config_of(path).get(
+    'quantization'
+  ):
+    method = quantised.get('quant_method', 'MLX') if isinstance(quantised, dict) else quantised
+    return f'{path} is quantised ({method}), which is not read: download the model in float32, float16 or bfloat16'
   if 'model.safetensors' in names or 'model.safetensors.index.json' in names:
     return ''
   found = [name for name in names if name.endswith('.safetensors')]

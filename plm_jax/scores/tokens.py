@@ -73,7 +73,7 @@ def script(references: Iterable[Sequence[str]]) -> Script:
   counts: collections.Counter[str] = collections.Counter()
   for texts in references:
     for text in texts:
-      counts.update(text)
+      counts.update(unicodedata.normalize('NFC', text))  # a letter and its marks are not a to z
   numbers = {letter: number for letter, number in counts.items() if letter.isalpha()}
   total = sum(numbers.values())
 

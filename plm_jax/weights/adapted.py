@@ -38,6 +38,7 @@ _OTHERS = (
 _INITS = ('pissa', 'olora', 'corda', 'loftq', 'lora_ga')  # initialisations that change the base as well
 _UNTIED = ('SEQ_CLS', 'TOKEN_CLS', 'QUESTION_ANS', 'FEATURE_EXTRACTION')  # tasks without logits over the vocabulary
 _OUTPUTS = r'(^|\.)(classifier|score|out_proj)\.weight$'  # one row per class
+_OUTPUT_TABLE = r'(^|\.)(lm_head|decoder|vocab_projector|lm_loss)\.weight$'  # one row per token
 _CONV1D = re.compile(r'(.*\.)?(c_attn|c_proj|c_fc)\.weight')  # of GPT and GPT-2: [inputs, outputs]
 _WRAPPED = re.compile(r'\.(base_layer|modules_to_save(\.default)?)(?=\.)')
 _FACTOR = re.compile(
@@ -101,11 +102,34 @@ class Adapted(Release):
     prefix = self._prefix(factors, whole)
     for short, name in whole.items():
       self._whole[self._base_name(short) or short.removeprefix(prefix)] = name
-    shared = self.config.get('tie_word_embeddings', True) and self._about.get('task_type') not in _UNTIED
-    if shared and any(update.embedding for update in self._updates.values()):
+    self._separate_tables()
+
+  def _separate_tables(self) -> None:
+    """Separate tied tables of which the adapter trained one; raise WeightsError if it cannot."""
+    named = str((self._about.get('auto_mapping') or {}).get('base_model_class'))  # of an adapter without a task
+    task = self._about.get('task_type') or next((task for end, task in TASKS.items() if named.endswith(end)), None)
+    if not self.config.get('tie_word_embeddings', True) or task in _UNTIED or (not task and named.endswith('Model')):
+      return
+    rows = self.config.get('vocab_size')
+    if any(update.embedding and super(Adapted, self).shape(name)[0] == rows for name, update in self._updates.items()):
       raise WeightsError(
         f'{self._adapter}: it updates token embeddings that the output shares, which one matrix cannot express: train '
         'an adapter of other modules'
+      )
+    if self._about.get('ensure_weight_tying'):
+      return
+    if output := next((name for name in self._whole if re.search(_OUTPUT_TABLE, name)), None):
+      shared = [name for name in self._whole if name != output and self.shape(name) == self.shape(output)]
+      if not any(np.array_equal(self.read(name), self.read(output)) for name in shared):
+        self.config = {**self.config, 'tie_word_embeddings': False}
+      return
+    saved = tuple(f'.{module}.weight' for module in self._about.get('modules_to_save') or ())
+    if any(
+      f'.{name}'.endswith(saved) and len(self.shape(name)) == 2 and self.shape(name)[0] == rows for name in self._whole
+    ):
+      raise WeightsError(
+        f'{self._adapter}: its token embeddings were trained apart from the output, which shares those of the base: '
+        f'{_merge(self._about, self._adapter)}'
       )
 
   def _base_name(self, name: str) -> str | None:
@@ -205,7 +229,8 @@ def _merge(about: Mapping[str, Any], folder: Path) -> str:
 
 def _loaded(about: Mapping[str, Any], folder: Path) -> str:
   """Return the call of PEFT that loads an adapter with its base."""
-  end = next((end for end, task in TASKS.items() if task == about.get('task_type')), 'ForFeatureExtraction')
+  other = '' if about.get('auto_mapping') else 'ForFeatureExtraction'
+  end = next((end for end, task in TASKS.items() if task == about.get('task_type')), other)
   end = 'ForSeq2SeqLM' if end == 'ForConditionalGeneration' else end
   tensors = tensor_files.Container(folder / TENSORS).tensors if files.is_file(folder / TENSORS) else {}
   outputs = [tensor.shape[0] for name, tensor in tensors.items() if re.search(_OUTPUTS, name)]

@@ -21,6 +21,8 @@ from plm_jax.io import files, model_folders
 from plm_jax.weights import release, table
 
 _CONFIG, _PROMPTS, _LENGTH = 'config.json', 'config_sentence_transformers.json', 'sentence_bert_config.json'
+# kinds of networks in the names that older versions gave to _LENGTH
+_KINDS = ('bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta', 'xlnet')
 SIMILARITIES = ('cosine', 'dot', 'euclidean', 'manhattan')
 _PACKAGE = 'sentence_transformers.models'
 # fields of older folders -> pooling, in the order in which they are joined
@@ -61,15 +63,26 @@ def read(folder: Path) -> Recipe | None:
   """Read a sentence-transformers recipe, or None; raise WeightsError for unsupported modules."""
   modules = model_folders.modules(folder)
   if not modules:
+    if files.is_file(folder / model_folders.MODULES):
+      raise WeightsError(f'{folder / model_folders.MODULES} is not a list of modules: fetch it again')
     return None
   main = model_folders.main_folder(folder)
-  about, prompts = model_folders.read(main / _LENGTH), model_folders.read(folder / _PROMPTS)
-  prompt = (prompts.get('prompts') or {}).get(prompts.get('default_prompt_name')) or ''
-  length = about.get('max_seq_length') or model_folders.read(main / 'tokenizer_config.json').get('model_max_length')
+  named = [main / _LENGTH.replace('bert', kind) for kind in _KINDS]
+  about, prompts = _read(next(filter(files.is_file, named), named[0])), _read(folder / _PROMPTS)
+  if not isinstance(named_prompts := prompts.get('prompts') or {}, dict):
+    raise WeightsError(f'{folder / _PROMPTS}: prompts must be an object of texts by name: fetch it again')
+  prompt = named_prompts.get(prompts.get('default_prompt_name')) or ''
+  length = about.get('max_seq_length') or _read(main / 'tokenizer_config.json').get('model_max_length')
+  if not isinstance(length, int | float | None) or (length or 1) < 1:
+    raise WeightsError(f'{named[0]}: max_seq_length={length!r} must be an integer of at least 1: correct it')
   recipe = Recipe((), (), length, bool(about.get('do_lower_case')), prompt)
-  for module in modules[1:]:
+  for index, module in enumerate(modules):
     kind, place = str(module.get('type')).rpartition('.')[2], folder / str(module.get('path'))
-    config = model_folders.read(place / _CONFIG) if files.is_inside(place, folder) else {}
+    if index == 0 and kind == 'Transformer':
+      continue
+    config = _read(place / _CONFIG) if files.is_inside(place, folder) else {}
+    if kind in ('Pooling', 'Dense') and not files.is_file(place / _CONFIG):
+      raise WeightsError(f'{folder}: {module.get("path")}/{_CONFIG} is missing: fetch that folder of the model as well')
     odd = {config.get(f'module_{end}_name') for end in ('input', 'output')} - {None, 'sentence_embedding'}
     if kind == 'Pooling' and not recipe.modes:
       recipe = recipe._replace(modes=_modes(config), with_prompt=config.get('include_prompt', True))
@@ -85,9 +98,16 @@ def read(folder: Path) -> Recipe | None:
   return recipe if recipe.modes else recipe._replace(modes=('mean',))
 
 
+def _read(file: Path) -> dict[str, Any]:
+  content = model_folders.read(file)
+  if not isinstance(content, dict):
+    raise WeightsError(f'{file} is not a JSON object: fetch it again')
+  return content
+
+
 def similarity(folder: Path) -> str:
   """Read with which similarity the vectors of a folder are compared."""
-  name = str(model_folders.read(folder / _PROMPTS).get('similarity_fn_name') or 'cosine')
+  name = str(_read(folder / _PROMPTS).get('similarity_fn_name') or 'cosine')
   errors.check_choice(str(folder), 'similarity_fn_name', name, SIMILARITIES, place=_PROMPTS)
   return name
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from plm_jax import weights
 from plm_jax.commands import convert
-from plm_jax.core.errors import ConfigError
+from plm_jax.core.errors import ConfigError, WeightsError
 from plm_jax.inference import opened
 from plm_jax.io import model_folders, other_forms
 
@@ -41,6 +42,12 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {  # files of a folder, and its s
   'no model type': ({'model.safetensors': '', 'config.json': {'hidden_size': 2}}, 'lacks a "model_type"'),
   'no index': ({'model-00001-of-00002.safetensors': '', 'config.json': BERT}, r'no model\.safetensors\.index\.json'),
   'another name': ({'weights.safetensors': '', 'config.json': BERT}, r'weights\.safetensors, but.*rename it'),
+  'AWQ': (
+    {'model.safetensors': '', 'config.json': {**BERT, 'quantization_config': {'quant_method': 'awq'}}},
+    r'quantised \(awq\).*: download the model in float32',
+  ),
+  'MLX': ({'model.safetensors': '', 'config.json': {**BERT, 'quantization': {'bits': 4}}}, r'quantised \(MLX\)'),
+  'OpenVINO': ({'openvino_model.bin': '', 'config.json': BERT}, 'another format: download'),
   'a cache': ({'snapshots/ab12/config.json': BERT}, 'cache of the Hugging Face Hub: name /.*/snapshots/ab12'),
   'folders': ({'base/config.json': BERT, 'large/config.json': BERT}, 'folders that may: name one, such as /.*/base'),
   'nothing': ({}, 'has no model: name a run'),
@@ -74,6 +81,12 @@ PATHS = {
   'bert-base-uncased': 'no such folder.*`hf download bert-base-uncased --local-dir bert-base-uncased`',
   'google/t5-v1_1-base': '`hf download google/t5-v1_1-base --local-dir t5-v1_1-base`',
   'https://huggingface.co/openai-community/gpt2/': '`hf download openai-community/gpt2 --local-dir gpt2`',
+  'bert-base-uncased@main': '`hf download bert-base-uncased --local-dir bert-base-uncased`, then name bert',
+  'google/mt5-small@v1.0': '`hf download google/mt5-small --revision v1.0 --local-dir mt5-small`',
+  'google/mt5-small@refs/pr/1': '`hf download google/mt5-small --revision refs/pr/1 --local-dir mt5-small`',
+  'https://hf.co/google/mt5-small/tree/main': '`hf download google/mt5-small --local-dir mt5-small`, then',
+  'https://huggingface.co/google/mt5-small/blob/v2/config.json': '`hf download google/mt5-small --revision v2 --local',
+  'https://huggingface.co/gpt2/resolve/main/model.safetensors': '`hf download gpt2 --local-dir gpt2`, then name gpt2',
   'runs/gone': '^runs/gone: there is no such folder',
   'ru/bes': 'no such folder; did you mean ru/best',
   'model.gguf': r'llama\.cpp',
@@ -91,6 +104,13 @@ def test_paths_that_are_no_folders(name: str, tmp_path: pathlib.Path, monkeypatc
     (tmp_path / file).write_text('')
   with pytest.raises(ConfigError, match=PATHS[name]):
     opened.open(name)
+
+
+def test_a_missing_file_of_several_is_named(tmp_path: pathlib.Path) -> None:
+  index = {'weight_map': {'a': 'model-00001-of-00002.safetensors'}}
+  folder = write(tmp_path / 'm', {'config.json': {'model_type': 'bert'}, 'model.safetensors.index.json': index})
+  with pytest.raises(WeightsError, match=r'in model-00001-of-00002.safetensors, which is missing: fetch that file'):
+    weights.load(folder)
 
 
 def test_a_part_of_a_run_names_the_run(tmp_path: pathlib.Path) -> None:

@@ -1,6 +1,7 @@
 """Scores of texts that are not Latin: tokens by script, by setting, and beside what others' programs print."""
 
 import logging
+import unicodedata
 
 import pytest
 
@@ -56,6 +57,13 @@ def test_letters_and_their_marks_are_compared():
   assert score('rouge', 'cafe\u0301', 'café')['rouge1'] == 100
   assert score('rouge', 'कि', 'की')['rouge1'] == 0
   assert tokens.letters('Łódź_नमस्ते, 3٣ ＡＢ') == ['łódź', 'नमस्ते', '3٣', 'ab']
+
+
+def test_decomposed_letters_are_not_ascii():
+  pytest.importorskip('rouge_score')
+  decomposed = [unicodedata.normalize('NFD', text) for text in ('con cửa của anh', 'con cưa cua anh')]
+  assert tokens.script([decomposed[:1]]) == 'letters'
+  assert score('rouge', decomposed[1], decomposed[0])['rouge1'] == pytest.approx(50)
 
 
 def test_english_is_scored_as_before():

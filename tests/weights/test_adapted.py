@@ -151,3 +151,49 @@ def test_other_methods_are_refused_with_a_fix_that_works(name: str, tmp_path: pa
   with torch.no_grad():
     theirs = model(input_ids=torch.tensor(TOKENS), output_hidden_states=True).hidden_states[-1]
   np.testing.assert_allclose(ours['hidden'], theirs, atol=1e-5)
+
+
+# family, class, modules saved whole, whether two tokens are added, and whether PEFT has to merge them
+TABLES = {
+  'output': ('GPT2', 'LMHeadModel', ['lm_head'], False, False),
+  'both': ('GPT2', 'LMHeadModel', ['wte', 'lm_head'], False, False),
+  'output of a masked model': ('Bert', 'ForMaskedLM', ['predictions'], False, False),
+  'added tokens': ('GPT2', 'LMHeadModel', None, True, False),
+  'input': ('GPT2', 'LMHeadModel', ['wte'], False, True),
+  'input of a masked model': ('Bert', 'ForMaskedLM', ['word_embeddings'], False, True),
+}
+
+
+@pytest.mark.parametrize('name', TABLES)
+def test_tied_tables_trained_apart_are_those_of_peft(name: str, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+  family, kind, saved, grown, refused = TABLES[name]
+  cls = getattr(transformers, f'{family}{kind}')
+  torch.manual_seed(0)
+  cls(getattr(transformers, f'{family}Config')(**(GPT if family == 'GPT2' else BERT))).save_pretrained(
+    tmp_path / 'base'
+  )
+
+  def base() -> Any:
+    model = cls.from_pretrained(tmp_path / 'base')
+    if grown:
+      model.resize_token_embeddings(42)
+    return model
+
+  modules = ['c_attn'] if family == 'GPT2' else ['query']
+  model = peft.get_peft_model(base(), peft.LoraConfig(r=2, target_modules=modules, modules_to_save=saved))
+  for parameter in model.parameters():
+    if parameter.requires_grad:
+      parameter.data += 0.3 * torch.randn_like(parameter)
+  model.save_pretrained(tmp_path / 'adapter')
+  peft.PeftModel.from_pretrained(base(), tmp_path / 'adapter').merge_and_unload().save_pretrained(tmp_path / 'merged')
+  ours = tmp_path / 'adapter'
+  if refused:
+    with pytest.raises(WeightsError, match=r'trained apart from the output.*AutoPeftModel\.from') as caught:
+      weights.load(ours)
+    monkeypatch.chdir(tmp_path)
+    exec(str(caught.value).split('`')[1], {'peft': peft})  # noqa: S102 (the fix of our own message)
+    ours = tmp_path / 'NEW'
+  found, expected = (dict(weights.open(folder).params.each()) for folder in (ours, tmp_path / 'merged'))
+  assert found.keys() == expected.keys()
+  for path, array in expected.items():
+    np.testing.assert_allclose(found[path], array, atol=1e-6)

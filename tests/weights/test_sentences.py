@@ -12,6 +12,7 @@ import plm_jax
 from plm_jax import config, weights
 from plm_jax.checkpoint import tensor_files
 from plm_jax.core.errors import ConfigError
+from plm_jax.text import byte_bpe
 from plm_jax.training import loop
 from plm_jax.weights import convert, table
 from tests import runs
@@ -161,6 +162,62 @@ def test_what_is_not_supported_is_named(name: str, released: pathlib.Path, tmp_p
   with pytest.raises(ConfigError, match=message):
     plm_jax.load(folder).encode('a')
   assert plm_jax.load(folder).encode('a', pool='mean').shape == (32,)
+
+
+def remove(file: str) -> Any:
+  return lambda folder: (folder / file).unlink()
+
+
+def replace(file: str, text: str) -> Any:
+  return lambda folder: (folder / file).write_text(text)
+
+
+PARTS = {
+  'no pooling': (remove('1_Pooling/config.json'), '1_Pooling/config.json is missing: fetch that folder'),
+  'a list': (replace('1_Pooling/config.json', '[]'), 'not a JSON object: fetch it again'),
+  'prompts': (replace('config_sentence_transformers.json', '{"prompts": ["a"]}'), 'prompts must be an object'),
+  'modules': (replace('modules.json', '{}'), 'modules.json is not a list of modules: fetch it again'),
+  'a length': (replace('sentence_bert_config.json', '{"max_seq_length": "24"}'), "max_seq_length='24' must be"),
+  'another first module': (
+    lambda folder: (folder / 'modules.json').write_text(
+      (folder / 'modules.json').read_text().replace('Transformer', 'StaticEmbedding')
+    ),
+    'module StaticEmbedding',
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', PARTS)
+def test_missing_and_damaged_parts_are_named(name: str, released: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  folder = write(tmp_path / 'a', released, ('Pooling', {'pooling_mode': 'cls'}, {}))
+  change, message = PARTS[name]
+  change(folder)
+  with pytest.raises(ConfigError, match=message):
+    plm_jax.load(folder).encode('a')
+
+
+@pytest.mark.parametrize('kind', ['roberta', 'xlm-roberta', 'distilbert'])
+def test_older_names_of_the_length(kind: str, released: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  folder = write(tmp_path / 'a', released, ('Pooling', {'pooling_mode': 'mean'}, {}), max_seq_length=5)
+  expected = plm_jax.load(folder).encode(TEXTS[2])
+  (folder / 'sentence_bert_config.json').rename(folder / f'sentence_{kind}_config.json')
+  np.testing.assert_array_equal(plm_jax.load(folder).encode(TEXTS[2]), expected)
+  np.testing.assert_allclose(expected, states_of(released, TEXTS[2], 5).mean(0), atol=1e-5)
+
+
+def test_blanks_around_a_text_are_left_out(tmp_path: pathlib.Path) -> None:
+  texts = ['Anna is', ' Anna is\n', '\tAnna is ']
+  bytes_ = byte_bpe.train(texts, size=270, specials='roberta')
+  (tmp_path / 'released').mkdir()
+  bytes_.save(tmp_path / 'released')
+  transformers = pytest.importorskip('transformers')
+  sizes = {'hidden_size': 16, 'num_hidden_layers': 1, 'num_attention_heads': 2, 'intermediate_size': 32}
+  config_ = transformers.RobertaConfig(vocab_size=bytes_.size, max_position_embeddings=40, **sizes)
+  transformers.RobertaModel(config_).save_pretrained(tmp_path / 'released')
+  plain = plm_jax.load(tmp_path / 'released').encode(texts)
+  assert np.abs(plain[1] - plain[0]).max() > 1e-3
+  folder = write(tmp_path / 'a', tmp_path / 'released', ('Pooling', {'pooling_mode': 'mean'}, {}))
+  np.testing.assert_allclose(plm_jax.load(folder).encode(texts), plain[[0, 0, 0]], atol=1e-6)
 
 
 @pytest.mark.parametrize(('pool', 'pooler'), [('mean', 'tanh'), ('trunk', 'tanh'), ('trunk', 'first')])

@@ -32,6 +32,7 @@ GIVES = ('classes',)
 QUICK = dict(path='pydocs/parameters', fields=('tokens',), label='tags')  # settings of a smoke test (`file.py:quick`)
 _COLUMNS = re.compile(r'\{([^{}]+\|[^{}]+)\}')
 _MARKS = ';|,\t'  # may separate classes in a cell
+_LEAST = 20  # examples by which classes are judged
 _FLAGS = {'0': 0, '0.0': 0, 'false': 0, 'no': 0, '1': 1, '1.0': 1, 'true': 1, 'yes': 1}
 
 
@@ -57,6 +58,15 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
   if empty := sum(row == [] for row in rows.labels):
     log.info(f'{records.where}: {empty} of {len(indices)} examples have none of the classes.')
   changes = (*reader.names.digest, *['flags'] * reader.flags, *[asked.separator] * bool(asked.separator))
+  labelled = table[table.min(axis=1, initial=0) >= 0]
+  decided = labelled.min(axis=0, initial=1) < labelled.max(axis=0, initial=0)
+  constant = [(names or range(count))[index] for index in np.flatnonzero(~decided)]
+  if own.named_by is None and len(labelled) >= _LEAST and constant:
+    shown = ', '.join(map(str, constant[:5])) + ', ...' * (len(constant) > 5)
+    log.warning(
+      f'{records.where}: {len(constant)} of {count} classes are in no example, or in each: {shown}. Nothing can be '
+      'learned about them: correct the labels, or remove these classes'
+    )
   digest = examples.digest_of(records, asked, fields, 'multilabel', *changes, left_out=rows.left_out)
 
   def record(row: int) -> dict[str, Any]:

@@ -148,3 +148,15 @@ def test_labels_json_orders_the_classes(tmp_path):
   found = labelled.look(path=str(tmp_path), kind='multilabel', fields=('text',), label='labels')
   assert isinstance(found, Labels) and found.names == ('joy', 'no fear', 'anger', 'never')
   assert next(make(str(tmp_path)).once())['classes'][0].tolist() == [1, 0, 0, 0]
+
+
+def test_classes_that_no_example_decides_are_counted(tmp_path, caplog):
+  rows = [f'11 12 {number},{number % 2},0,1' for number in range(24)]
+  (tmp_path / 'train.csv').write_text('text,joy,fear,anger\n' + '\n'.join(rows))
+  keywords = dict(kind='multilabel', label='{joy|fear|anger}', fields=('text',))
+  make(str(tmp_path), **keywords)
+  assert '2 of 3 classes are in no example, or in each: fear, anger' in caplog.text
+  caplog.clear()
+  (tmp_path / 'train.csv').write_text('text,joy,fear,anger\n' + '\n'.join([*rows, '13 14,0,1,0']))
+  make(str(tmp_path), **keywords)
+  assert 'in no example' not in caplog.text
