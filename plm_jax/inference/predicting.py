@@ -114,7 +114,8 @@ def predict(
   with _named_by_file(file), files.temporary_folder() as temporary:
     if pieces:
       write(files.path(temporary) / 'windows.jsonl', [{block['fields'][0]: words} for words in pieces])
-      evaluations[_EVALUATION]['data'] = {**block, 'path': str(files.path(temporary) / 'windows.jsonl')}
+      changed = {'path': str(files.path(temporary) / 'windows.jsonl'), 'documents': 'blank_line'}  # as of .jsonl
+      evaluations[_EVALUATION]['data'] = {**block, **changed}
     task, predicted = evaluate_saved.predict_run(settings, folder, name=_EVALUATION, step=step, part=part)
   named = [_named(record, names) for record in predicted.records]
   described = describe(task, predicted.predictions, named)

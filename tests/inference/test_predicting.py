@@ -115,6 +115,9 @@ def test_long_texts_are_tagged_as_by_load(data, tmp_path, caplog):
   for row, words in zip(found, plm_jax.load(tmp_path / 'run').tag(rows), strict=True):
     assert row['prediction'] == [word['tag'] for word in words] and None not in row['prediction']
     np.testing.assert_allclose(row['probability'], [word['probability'] for word in words], atol=2e-6)
+  (tmp_path / 'new.txt').write_text('\n'.join(map(' '.join, rows)) + '\n')
+  lines = read_lines(predicted(tmp_path / 'run', tmp_path / 'new.txt', tmp_path / 'lines.jsonl'))
+  assert [row['prediction'] for row in lines] == [row['prediction'] for row in found]
 
 
 # Several classes -----------------------------------------------------------------------------------------------------
