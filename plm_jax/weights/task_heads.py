@@ -154,8 +154,16 @@ def to_adapter(
   if task.adapter == 'tag':
     block['tags'] = list(labels) or [_placeholder(index) for index in range(outputs)]
   if task.adapter == 'classify':
-    several = config.get('problem_type') == SEVERAL
-    kind = REGRESSION if config.get('problem_type') == REGRESSION or (outputs == 1 and not several) else 'class'
+    problem = config.get('problem_type')
+    several = problem == SEVERAL
+    kind = REGRESSION if problem == REGRESSION or (outputs == 1 and not several) else 'class'
+    if problem not in (None, 'single_label_classification', SEVERAL, REGRESSION):
+      raise WeightsError(f'config.json: problem_type is {problem!r}, and must be {REGRESSION}, {SEVERAL} or null')
+    if kind == REGRESSION and outputs > 1:
+      raise WeightsError(
+        f'config.json: problem_type is {REGRESSION}, but the head has {outputs} outputs, which is not supported: of '
+        'classes, correct problem_type'
+      )
     block |= {'several': True} if several else {}
     block |= {'kind': kind, 'bias': 'hidden' in block or f'{HEAD}/bias' in shapes}
     block |= {} if kind == REGRESSION else {'classes': outputs}

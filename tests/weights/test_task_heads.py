@@ -194,6 +194,18 @@ def test_a_head_is_read_and_written(family: str, kind: str, adapter: str, tmp_pa
 
 
 @pytest.mark.parametrize(
+  ('problem', 'message'), [('regression', 'the head has 3 outputs'), ('multilabel', "'multilabel', and must be")]
+)
+def test_a_problem_type_that_does_not_fit_is_named(problem: str, message: str, tmp_path: pathlib.Path) -> None:
+  model = make_model('Bert', 'ForSequenceClassification')  # of three classes
+  model.save_pretrained(tmp_path / 'theirs')
+  about = json.loads((tmp_path / 'theirs' / 'config.json').read_text())
+  (tmp_path / 'theirs' / 'config.json').write_text(json.dumps({**about, 'problem_type': problem}))
+  with pytest.raises(WeightsError, match=rf'problem_type is .*{message}'):
+    weights.open(tmp_path / 'theirs').adapter  # noqa: B018
+
+
+@pytest.mark.parametrize(
   ('family', 'kind', 'adapter', 'start'),
   [
     ('T5', 'ForSequenceClassification', 'classify', 0),  # its default: the padding token
