@@ -22,25 +22,14 @@ from plm_jax.io import files
 # purpose -> commands, in the order of the list; other commands are listed under OTHERS
 PURPOSES: dict[str, tuple[str, ...]] = {
   'Train': (
-    'train',
-    'plan',
-    'prepare',
-    'doctor',
-    'rewind',
-    'sweep',
-    'compare',
-    'report',
-    'sample_efficiency',
-    'compress',
-    'probe',
-    'tables',
-    'quickstart',
+    'train', 'plan', 'prepare', 'doctor', 'rewind', 'sweep', 'compare', 'report', 'sample_efficiency', 'compress',
+    'probe', 'tables', 'quickstart',
   ),
   'Score and predict': ('evaluate', 'predict', 'lm_eval', 'mteb'),
   'Look inside': ('fill', 'generate', 'heads', 'vectors', 'params'),
   'Weights and vocabularies': ('convert', 'vocab'),
   'Data and noise': ('noise', 'corpus', 'pydocs'),
-}
+}  # fmt: skip
 OTHERS = 'Others'
 
 

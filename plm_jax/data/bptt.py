@@ -41,18 +41,9 @@ EPOCH = 'tokens'  # counted without preparing the data
 QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)  # of a smoke test
 
 GIVES = (
-  'tokens',
-  'segment_ids',
-  'type_ids',
-  'reset',
-  'next_token',
-  'reversed',
-  'next_tokens',
-  'characters',
-  'backward_tokens',
-  'backward_next_tokens',
-  'backward_characters',
-)
+  'tokens', 'segment_ids', 'type_ids', 'reset', 'next_token', 'reversed', 'next_tokens', 'characters',
+  'backward_tokens', 'backward_next_tokens', 'backward_characters',
+)  # fmt: skip
 
 _MARKS = 3  # <sep>, <sep> and <cls> of a sequence with a second segment
 

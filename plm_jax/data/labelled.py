@@ -54,15 +54,9 @@ QUICK = dict(length=64, batch_size=8, buckets=())  # settings of a smoke test (`
 # The kind of label adds the keys of its `GIVES`. Types are given only if the layout has them, swapped keys only with
 # `both_orders`, characters if requested.
 GIVES = (
-  'tokens',
-  'segment_ids',
-  'type_ids',
-  'swapped_tokens',
-  'swapped_segment_ids',
-  'swapped_type_ids',
-  'characters',
+  'tokens', 'segment_ids', 'type_ids', 'swapped_tokens', 'swapped_segment_ids', 'swapped_type_ids', 'characters',
   'swapped_characters',
-)
+)  # fmt: skip
 
 
 def make(

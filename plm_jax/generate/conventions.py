@@ -24,17 +24,10 @@ FILE = 'generation_config.json'
 _SOURCES = f'{FILE} of the folder (or its config.json)'
 # key -> the flag of the command with its value
 FLAGS = {
-  'num_beams': 'beams',
-  'early_stopping': 'early_stop',
-  'length_penalty': 'length_penalty',
-  'temperature': 'temperature',
-  'top_k': 'top_k',
-  'top_p': 'top_p',
-  'no_repeat_ngram_size': 'no_repeat',
-  'max_new_tokens': 'max_new',
-  'min_new_tokens': 'min_new',
-  'num_return_sequences': 'num_samples',
-}
+  'num_beams': 'beams', 'early_stopping': 'early_stop', 'length_penalty': 'length_penalty',
+  'temperature': 'temperature', 'top_k': 'top_k', 'top_p': 'top_p', 'no_repeat_ngram_size': 'no_repeat',
+  'max_new_tokens': 'max_new', 'min_new_tokens': 'min_new', 'num_return_sequences': 'num_samples',
+}  # fmt: skip
 _OF_METHOD = {
   'beam': ('num_beams', 'early_stopping', 'length_penalty'),
   'sample': ('temperature', 'top_k', 'top_p', 'num_return_sequences'),

@@ -86,7 +86,7 @@ def explain(where: files.Where) -> str:
 
 
 def _download(name: str, model: str) -> str:
-  """Describe how to fetch 'owner/name', 'name@revision', or the path of a page of the Hub."""
+  """Describe how to fetch 'owner/name', 'name@revision' or a page's path."""
   page = re.sub(r'/(tree|blob|resolve)/', '@', model, count=1)
   model, _, revision = page.partition('@')
   revision = revision if revision.startswith('refs/') else revision.partition('/')[0]
@@ -125,9 +125,8 @@ def _with_safetensors(path: Path, names: list[str], *, typed: bool) -> str:
   if not typed:
     problem = 'config.json lacks a "model_type", such as "bert"' if model_folders.CONFIG in names else 'no config.json'
     return f'{path} has weights, but {problem}: fetch config.json of this model'
-  if quantised := model_folders.config_of(path).get('quantization_config') or model_folders.config_of(path).get(
-    'quantization'
-  ):
+  config = model_folders.config_of(path)
+  if quantised := config.get('quantization_config') or config.get('quantization'):
     method = quantised.get('quant_method', 'MLX') if isinstance(quantised, dict) else quantised
     return f'{path} is quantised ({method}), which is not read: download the model in float32, float16 or bfloat16'
   if 'model.safetensors' in names or 'model.safetensors.index.json' in names:

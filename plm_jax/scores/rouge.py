@@ -19,11 +19,8 @@ NEEDS = ('rouge-score',)
 BY_ROW = ('rouge1', 'rouge2', 'rougeL', 'rougeLsum')
 TOKENIZE = ('rouge', 'letters', 'characters')
 _BY_SCRIPT: dict[tokens.Script, str] = {
-  'ascii': 'rouge',
-  'letters': 'letters',
-  'chinese': 'characters',
-  'characters': 'characters',
-}
+  'ascii': 'rouge', 'letters': 'letters', 'chinese': 'characters', 'characters': 'characters',
+}  # fmt: skip
 
 
 def chosen(records: Iterable[Row]) -> str:

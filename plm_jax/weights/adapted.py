@@ -105,7 +105,7 @@ class Adapted(Release):
     self._separate_tables()
 
   def _separate_tables(self) -> None:
-    """Separate tied tables of which the adapter trained one; raise WeightsError if it cannot."""
+    """Separate tied tables of which one was trained, or raise WeightsError."""
     named = str((self._about.get('auto_mapping') or {}).get('base_model_class'))  # of an adapter without a task
     task = self._about.get('task_type') or next((task for end, task in TASKS.items() if named.endswith(end)), None)
     if not self.config.get('tie_word_embeddings', True) or task in _UNTIED or (not task and named.endswith('Model')):
