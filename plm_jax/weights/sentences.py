@@ -73,9 +73,9 @@ def read(folder: Path) -> Recipe | None:
     raise WeightsError(f'{folder / _PROMPTS}: prompts must be an object of texts by name: fetch it again')
   prompt = named_prompts.get(prompts.get('default_prompt_name')) or ''
   length = about.get('max_seq_length') or _read(main / 'tokenizer_config.json').get('model_max_length')
-  if not isinstance(length, int | None) or (length or 1) < 1:
+  if not isinstance(length, int | float | None) or (length or 1) < 1:
     raise WeightsError(f'{named[0]}: max_seq_length={length!r} must be an integer of at least 1: correct it')
-  recipe = Recipe((), (), length, bool(about.get('do_lower_case')), prompt)
+  recipe = Recipe((), (), None if length is None else int(length), bool(about.get('do_lower_case')), prompt)
   for index, module in enumerate(modules):
     kind, place = str(module.get('type')).rpartition('.')[2], folder / str(module.get('path'))
     if index == 0 and kind == 'Transformer':
