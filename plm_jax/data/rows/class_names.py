@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 _SHOWN = 50  # names in a message
 _TRUTH = ('False', 'True')
+_MOST = 1_000_000  # numbers of classes, each of which is an output
 _FEW = 50  # names that are accepted in any number of rows; more need two rows each
 
 
@@ -149,7 +150,7 @@ class ClassNames:
     if isinstance(value, str) and value in self._names:
       self._named = True
       return self._names.index(value)
-    whole = isinstance(value, int) and value >= least
+    whole = isinstance(value, int) and least <= value < _MOST
     if whole and value < 0:
       return int(value)
     if whole and (value < len(self._names) if self.listed else not self._names):
@@ -158,6 +159,10 @@ class ClassNames:
     where = f'row {index} of {self.records.where}: {self.field!r} holds {value!r}'
     if value == '' and least == 0:
       raise ValueError(f"{where}, no class: set data.missing='' to drop rows without one")
+    if isinstance(value, int) and value >= _MOST:
+      raise ValueError(
+        f'{where}, too large to count outputs by: list all in labels.json, as {{"{self.field}": ["{value}"]}}'
+      )
     if value == '' or not (isinstance(value, str) or whole):
       raise ValueError(f"{where}; classes are numbers from {least} or names, real values need kind='regression'")
     if not self._names:

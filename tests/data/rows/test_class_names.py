@@ -82,6 +82,15 @@ def test_digits_are_numbers(tmp_path):
   assert (labels_of(source), source.names, source.classes) == ([10, 2, 0], (), 11)
 
 
+@pytest.mark.parametrize('low', [1_000_000, 3_000_000_000, 10**17])
+def test_numbers_that_name_things_are_no_indices(tmp_path, low):
+  (tmp_path / 'train.csv').write_text(f'text,label\n1,{low}\n2,{low + 7}\n3,{low}\n')
+  with pytest.raises(ValueError, match=rf'holds {low}, too large.*labels\.json'):
+    make(tmp_path, fields=('text',))
+  (tmp_path / 'labels.json').write_text(json.dumps({'label': [str(low), str(low + 7)]}))  # the fix
+  assert labels_of(make(tmp_path, fields=('text',))) == [0, 1, 0]
+
+
 def test_whole_numbers_may_be_written_as_real_ones(tmp_path):
   (tmp_path / 'train.csv').write_text('text,label\n1,1.0\n2,0.0\n3,2.0\n')
   source = make(tmp_path, fields=('text',))
