@@ -157,6 +157,15 @@ def test_words_are_no_tags_of_themselves(tmp_path):
       found('tag', place)
 
 
+def test_characters_with_tags_name_the_setting(tmp_path):
+  small.write_rows(tmp_path / 'a.jsonl', [{'text': '王小在play', 'tags': ['B-PER', 'I-PER', 'O', 'O']}])
+  read = found('tag', tmp_path / 'a.jsonl')
+  asked = {key: read[key] for key in ('path', 'kind', 'fields', 'label', 'cache')}
+  with pytest.raises(ValueError, match=r'set data\.words=script'):
+    labelled.look(**asked)
+  assert labelled.look(**asked, words='script').names == ('B-PER', 'I-PER', 'O')
+
+
 def test_fields_that_the_first_row_lacks_are_found(tmp_path):
   for name in ('text', 'label'):
     place = tmp_path / f'{name}.jsonl'

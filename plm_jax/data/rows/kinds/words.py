@@ -96,9 +96,10 @@ class Reader(NamedTuple):
     if tags in (None, []) and settings.keep_unlabelled and isinstance(words, list):
       tags = [-1] * len(words)
     if not isinstance(words, list) or not isinstance(tags, list) or len(words) != len(tags):
+      pieces = scripts.pieces(row[field]) if isinstance(row[field], str) and isinstance(tags, list) else ()
       raise ValueError(
         f'{where} needs a list of words in {field!r} and a label for each in {settings.label!r}, got {words!r} and '
-        f'{tags!r}.'
+        f'{tags!r}{"; set data.words=script" * (0 < len(pieces) == len(tags or ()))}.'
       )
     if not all(isinstance(word, str) for word in words):
       raise ValueError(f'{where}: {field!r} holds an entry that is no text: {words!r}')
