@@ -5,6 +5,7 @@ digest, the roles of the special tokens, the token counts of the training text a
 `tokenizer.json` alone is read too. Nothing here trains a vocabulary: the ids of a run are those of one such folder.
 """
 
+import functools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -190,7 +191,13 @@ def _load(file: Path, *, kind: str | None, extra: Sequence[str], roles: Mapping[
   spec = specs.append(spec, extra, mask=all_roles.get('mask'))
   record, counts = (facts['record'], facts['counts']) if facts else (None, None)
   model = files.read_bytes(file.parent / MODEL) if facts and files.is_file(file.parent / MODEL) else None
-  vocab = assemble(spec, roles=all_roles, counts=counts, record=record, model=model)
+  return _tried(json.dumps(dict(spec=spec, roles=all_roles, counts=counts, record=record)), model)
+
+
+@functools.lru_cache(maxsize=2)  # a command reads its vocabulary several times, and each time the files
+def _tried(content: str, model: bytes | None) -> Vocab:
+  """Assemble a vocabulary from keywords of `assemble` as JSON, and encode a few texts."""
+  vocab = assemble(**json.loads(content), model=model)
   probe.check(json.loads(vocab.content))
   try:
     for text in probe.TEXTS:
