@@ -188,6 +188,7 @@ def documents(
     candidates = first if len(first) == 1 else strings
     text = 'text' if 'text' in strings else candidates[0] if len(candidates) == 1 else None
   if text is None or (text not in strings and not is_words(sample.get(text))):
+    strings = strings or [field for field, value in sample.items() if is_words(value)]
     problem = 'no single field of text' if text is None else f'no text in a field {text!r}'
     raise ValueError(
       f'{path!r} has {problem}: set data.text to one of {", ".join(strings) or "(none)"}.'

@@ -600,3 +600,11 @@ def test_words_alone_are_sentences_without_tags(tmp_path):
   (tmp_path / 'new.conll').write_text('-DOCSTART-\n\nAnna\nsleeps\n\nYes\n')
   found = list(sources.open_source(str(tmp_path / 'new.conll')))
   assert found == [{'text': 'Anna sleeps', 'tokens': ['Anna', 'sleeps']}, {'text': 'Yes', 'tokens': ['Yes']}]
+
+
+def test_a_field_of_lists_is_offered_and_read(tmp_path):
+  (tmp_path / 'a.jsonl').write_text('{"id": 1, "sentences": ["Anna met", "Bob"]}\n')
+  with pytest.raises(ValueError, match=r'no single field of text: set data\.text to one of sentences'):
+    sources.documents(str(tmp_path / 'a.jsonl'), cache=str(tmp_path / 'cache'))
+  texts = sources.documents(str(tmp_path / 'a.jsonl'), text='sentences', cache=str(tmp_path / 'cache'))
+  assert list(texts) == ['Anna met Bob']

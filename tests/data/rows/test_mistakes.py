@@ -136,6 +136,8 @@ TABLES = {
   'semicolons': ('text;label\na, b;1\n"c; d";0\n', {'text': ['a, b', 'c; d'], 'label': [1, 0]}),
   'quoted semicolons': ('"text";"label"\n"a, b";1\n"c; d";0\n', {'text': ['a, b', 'c; d'], 'label': [1, 0]}),
   'tabs': ('text\tlabel\na, b\t1\n"c"\t0\n', {'text': ['a, b', 'c'], 'label': [1, 0]}),
+  'commas in names': ('text;score, max;label\na b;1,5;x\n', {'text': ['a b'], 'score, max': ['1,5'], 'label': ['x']}),
+  'bars in names': ('text,a|b|c\n"a, b",x\n', {'text': ['a, b'], 'a|b|c': ['x']}),
   'bars': ('text|label\na|1\n', {'text': ['a'], 'label': [1]}),
   'blanks': ('text, label\na , 1\n"c, d", pos\n', {'text': ['a ', 'c, d'], 'label': ['1', 'pos']}),
   'blanks and quotes': ('id, "text"\n1, "a, b"\n', {'id': [1], 'text': ['a, b']}),

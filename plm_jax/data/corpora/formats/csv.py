@@ -1,11 +1,11 @@
 """Tables as text: comma-separated values as in RFC 4180, and tab-separated ones without quotation marks.
 
 The first line has the names of the fields; a first column without a name is 'column_1'. If it lacks the separator of
-the suffix and has another one (; tab | ,), that one separates the cells. If all of its names in a .tsv have quotation
-marks, all cells may. If a blank follows each of its separators, cells lose theirs. A first line that is an example is
-refused. A column with only whole numbers, or only numbers, is read as numbers, with None for empty cells. Every other
-column is text. Such numbers keep the spelling of their cells, since they may be meant as texts. The .tsv files of
-GLUE's authors have this format.
+the suffix and has another one (; tab | ,), that one separates the cells, as one does that the first two lines of a .csv
+have more often than commas. If all of its names in a .tsv have quotation marks, all cells may. If a blank follows each
+of its separators, cells lose theirs. A first line that is an example is refused. A column with only whole numbers, or
+only numbers, is read as numbers, with None for empty cells. Every other column is text. Such numbers keep the spelling
+of their cells, since they may be meant as texts. The .tsv files of GLUE's authors have this format.
 """
 
 import array
@@ -88,10 +88,12 @@ def _form_of(path: local.File) -> dict[str, Any]:
   """Return what separates the cells of a file, by its first line."""
   lines = (line.decode('utf-8-sig', errors='replace').rstrip('\r\n') for line in path.lines() if line.strip())
   path.check_line_ends()
-  line, form = next(lines, ''), _FORMS[path.suffix]
-  bare = re.sub('"[^"]*"', '""', line)
-  if form['delimiter'] not in bare and (other := max(_OTHERS, key=bare.count)) in bare:
-    log.info(f'{path.path}: the first line has no {form["delimiter"]!r}, so that {other!r} separates cells')
+  form = _FORMS[path.suffix]
+  bare, below = (re.sub('"[^"]*"', '""', next(lines, '')) for _ in range(2))
+  own, other = bare.count(form['delimiter']), max(_OTHERS, key=bare.count)
+  as_many = path.suffix == '.csv' and below.count(other) == bare.count(other)  # "text;score, max;label"
+  if bare.count(other) > own and (not own or as_many):
+    log.info(f'{path.path}: {other!r} separates the cells of the first line, not {form["delimiter"]!r}')
     form = {**_FORMS['.csv'], 'delimiter': other}
   elif bare and not bare.replace(form['delimiter'], '').replace('""', ''):  # all names have quotation marks
     form = {**_FORMS['.csv'], 'delimiter': form['delimiter']}
