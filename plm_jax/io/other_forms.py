@@ -36,7 +36,8 @@ _FORMS: Mapping[str, str] = {
   r'.*\.onnx': f'ONNX format: {_FETCH}',
   r'.*\.nemo': f"NeMo's format: {_FETCH}",
   r'.*\.gin|checkpoint': f"T5X's or TensorFlow's format: {_FETCH}",
-  r'.*\.(pt|pth|bin|ckpt|h5|pkl|npz|ot|mlmodel|keras|pb|msgpack)': f'another format: {_FETCH}',
+  r'.*\.ckpt': "Lightning's format: load it in Python, call `save_pretrained` of its network, and copy the tokenizer",
+  r'.*\.(pt|pth|bin|h5|pkl|npz|ot|mlmodel|keras|pb|msgpack)': f'another format: {_FETCH}',
 }
 
 

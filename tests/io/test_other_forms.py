@@ -47,6 +47,7 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {  # files of a folder, and its s
     r'quantised \(awq\).*: download the model in float32',
   ),
   'MLX': ({'model.safetensors': '', 'config.json': {**BERT, 'quantization': {'bits': 4}}}, r'quantised \(MLX\)'),
+  'Lightning': ({'epoch=1-step=9.ckpt': '', 'hparams.yaml': ''}, "Lightning's format: .*`save_pretrained` of its net"),
   'OpenVINO': ({'openvino_model.bin': '', 'config.json': BERT}, 'another format: download'),
   'a cache': ({'snapshots/ab12/config.json': BERT}, 'cache of the Hugging Face Hub: name /.*/snapshots/ab12'),
   'folders': ({'base/config.json': BERT, 'large/config.json': BERT}, 'folders that may: name one, such as /.*/base'),
