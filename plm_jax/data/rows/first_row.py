@@ -34,7 +34,6 @@ TEXTS = {
   'spans': (('question', 'context'),),
 }
 NUMBERS = ('id', 'idx', 'index', 'guid', 'uid', 'row_id')  # fields that identify a row
-# fields that hold no labels, by kind of examples
 _NO_LABELS = {'words': ('text', 'sentence', 'tokens', 'words'), 'spans': ('title', 'question', 'context')}
 _MOST = 2  # texts with unknown field names in a row
 _FEW = 3  # values of a field that may be a class of several
@@ -57,9 +56,8 @@ def find_label(records: Records, kind: str) -> str:
     return field
   if kind == 'multilabel' and (columns := multilabel.flag_columns(records, NUMBERS)):
     return f'{{{"|".join(columns)}}}'
-  other = (*NUMBERS, *_NO_LABELS.get(kind, ()))
-  texts = known_texts(records, kind)
-  left = [name for name in records.fields if name.lower() not in other and name not in texts]
+  other = (*NUMBERS, *_NO_LABELS.get(kind, ()), *map(str.lower, known_texts(records, kind)))
+  left = [name for name in records.fields if name.lower() not in other]
   if len(left) == 1:
     return left[0]
   if kind in ('words', 'arcs') and (hint := columns_hint(records)):
@@ -70,7 +68,7 @@ def find_label(records: Records, kind: str) -> str:
       "'text,label'"
     )
   if not left:
-    hint = '. In .conll a blank or a tab is between a word and its tag' if kind in ('words', 'arcs') else ''
+    hint = '. In .conll a blank or a tab is between a word and its tag' * (kind == 'words')
     raise ValueError(f'{records.where}: fields {", ".join(records.fields)}, and none of them holds labels{hint}')
   example = min(left, key=lambda name: _different(records, name))
   flags = [name for name in left if kind == 'multilabel' and _different(records, name)[1] <= _FEW]

@@ -13,8 +13,8 @@ from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 
-_NONE = ('nan', 'null', 'na', 'n/a', 'none', '<na>')  # what programs write for an empty cell
-_EMPTY = ('nan', 'null', '<na>')  # those that are hardly a text
+_NONE = ('nan', 'null', 'na', 'n/a', '#n/a', 'none', '<na>')  # what programs write for an empty cell
+_EMPTY = ('nan', 'null', '<na>', '#n/a')  # those that are hardly a text
 _SHOWN = 5
 _LEAST = 20  # rows of a split whose classes are compared with their numbers
 _TOLD = {

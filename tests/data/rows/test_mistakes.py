@@ -44,6 +44,7 @@ MISTAKES = {
   'between': (['so  so', 'so so', 'neg'] * 8, 'differ by case or blanks only'),
   'nan': (['pos', 'nan', 'neg'] * 8, "is 'nan' in 8 of 24 labels.*data.missing='nan'"),
   'null': (['pos', 'null', 'neg'] * 8, "is 'null' in 8 of 24 labels"),
+  'a formula': (['pos', '#N/A', 'neg'] * 8, "is '#N/A' in 8 of 24 labels"),
   'NA': (['pos', 'NA', 'neg'] * 8, "is 'NA' in 8 of 24 labels"),
   'from one': ([1, 2, 3, 4, 5, 1] * 4, 'classes in .label. are 1, 2, 3, 4, 5, and 1 of the numbers 0 to 5 have no row'),
   'tens': ([0, 10, 20] * 8, 'are 0, 10, 20, and 18 of the numbers'),

@@ -31,7 +31,6 @@ QUICK = dict(path='pydocs/describe', fields=('question', 'context'), label='answ
 _FIELDS = ('question', 'context')
 _LABEL = 'answers'
 _TRUE = ('true', '1', '1.0', 'yes')  # written in is_impossible
-_NONE: dict[str, list[Any]] = {'text': [], 'answer_start': []}
 
 
 class Answers(NamedTuple):
@@ -79,11 +78,9 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
     raise ValueError(
       f'{records.where}: none of {len(records)} rows has {label!r}. keep_unlabelled=True keeps them for prediction.'
     )
-  if len(rows) < len(good.rows):
-    log.warning(
-      f'{records.where}: {len(good.rows) - len(rows)} of {len(good.rows)} rows have no {label!r} and are dropped. If '
-      'their text does not answer the question, add a field is_impossible that is true in them'
-    )
+  if dropped := len(good.rows) - len(rows):
+    fix = 'if their text does not answer the question, add a field is_impossible that is true in them'
+    log.warning(f'{records.where}: {dropped} of {len(good.rows)} rows have no {label!r} and are dropped: {fix}')
   row_ids, questions = [index for index, _ in rows], [question for _, question in rows]
   text_ids: dict[str, int] = {}
   shared = [[text_ids.setdefault(text, len(text_ids)) for text in question.texts] for question in questions]
@@ -118,11 +115,10 @@ def _read(records: Records, index: int, fields: tuple[str, ...], *, label: str, 
   answers, start = row.get(label), named('answer_start', tuple(row))
   none = str(as_written(row.get('is_impossible'))).lower() in _TRUE
   if unanswerable := answers in (None, '') and (none or (start is not None and row[start] == -1)):
-    answers = _NONE
+    answers = {'text': [], 'answer_start': []}
   if start not in (None, label) and not isinstance(answers, dict):  # two columns of a table
     answers = _paired(answers, row[start])
-  where = f'row {index} of {records.where}'
-  found = _answers(answers, texts[side], label, where=where)
+  found = _answers(answers, texts[side], label, where=(where := f'row {index} of {records.where}'))
   if none and found is not None and found.texts:
     raise ValueError(f'{where}: is_impossible is true, but {label!r} has the answer {found.texts[0]!r}: remove one')
   return Question(texts, found, unanswerable)

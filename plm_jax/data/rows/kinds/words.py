@@ -154,10 +154,8 @@ def rows_of(
   if not rows:
     raise ValueError(f'{records.where}: none of {len(records)} rows has a word in {field!r}.')
   if len(rows) > _MOST_ALONE and all(len(row.words) == 1 for _, row in rows):
-    log.warning(
-      f'{records.where}: each of {len(rows):,} rows has one word. A row is a sentence: write its words and its tags as '
-      'two lists, or a word and its tag on each line of a .conll file, with a blank line after each sentence'
-    )
+    fix = 'write a sentence a row, with its words and its tags as two lists, or a .conll file'
+    log.warning(f'{records.where}: each of {len(rows):,} rows has one word: {fix}')
   words = [f' {word}' for _, row in rows for word in row.words]
   gold = np.array([label for _, row in rows for label in row.labels], np.int32)
   row_ids, edges = np.array([index for index, _ in rows]), np.cumsum([0, *(len(row.words) for _, row in rows)])

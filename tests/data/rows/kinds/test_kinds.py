@@ -125,7 +125,9 @@ def test_numbers_of_a_table_may_be_written_in_any_way(tmp_path):
 
   source = write('.5', '+2', ' 2', '1e3', '-1', '-0.25 ')  # -1 is no label
   assert [source.record(row)['label'] for row in (0, 1, 2, 3, 5)] == [0.5, 2, 2, 1000, -0.25]
-  for cell in ('nan', 'inf', '1_0', '1e999', '٣', '0x1', '.', '1 2'):
+  with pytest.raises(ValueError, match=r"holds '1,5', not a finite number: write a point before decimals"):
+    write('.5', '"1,5"')
+  for cell in ('nan', 'inf', '1_0', '1e39', '1e999', '٣', '0x1', '.', '1 2'):
     with pytest.raises(ValueError, match=r'line 3: .*number'):
       write('.5', cell)
 
