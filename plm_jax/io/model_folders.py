@@ -25,6 +25,14 @@ def read(file: Path) -> Any:
     raise WeightsError(f'{file} cannot be read: {error}; fetch it again') from error
 
 
+def read_object(file: Path) -> dict[str, Any]:
+  """Read a JSON object as `read`; raise WeightsError for other content."""
+  content = read(file)
+  if not isinstance(content, dict):
+    raise WeightsError(f'{file} is not a JSON object: fetch it again')
+  return content
+
+
 def config_of(folder: Path) -> dict[str, Any]:
   """Read config.json of a published folder, with a missing `model_type` derived.
 
@@ -75,7 +83,7 @@ def base_of(folder: Path) -> Path:
   """
   if not files.is_file(folder / PEFT):
     return folder
-  named = read(folder / PEFT).get('base_model_name_or_path')
+  named = read_object(folder / PEFT).get('base_model_name_or_path')
   for base in (files.path(named), folder / named) if isinstance(named, str) and named else ():
     if any(files.is_file(base / name) for name in (CONFIG, files.IMPORT)):
       return base

@@ -35,6 +35,11 @@ _OTHERS = (
   'use_dora', 'use_qalora', 'use_bdlora', 'alora_invocation_tokens', 'layer_replication', 'trainable_token_indices',
   'target_parameters', 'arrow_config', 'kasa_config', 'velora_config', 'monteclora_config',
 )  # fmt: skip
+# fields that are read -> their kind
+_FIELDS: Mapping[str, Any] = {
+  'lora_alpha': int | float, 'alpha_pattern': dict, 'modules_to_save': list | str, 'auto_mapping': dict,
+  'task_type': str,
+}  # fmt: skip
 _INITS = ('pissa', 'olora', 'corda', 'loftq', 'lora_ga')  # initialisations that change the base as well
 _UNTIED = ('SEQ_CLS', 'TOKEN_CLS', 'QUESTION_ANS', 'FEATURE_EXTRACTION')  # tasks without logits over the vocabulary
 _OUTPUTS = r'(^|\.)(classifier|score|out_proj)\.weight$'  # one row per class
@@ -60,7 +65,7 @@ class Adapted(Release):
 
   def __init__(self, folder: Path):
     base = model_folders.base_of(folder)
-    self._adapter, self._about = folder, model_folders.read(folder / model_folders.PEFT)
+    self._adapter, self._about = folder, model_folders.read_object(folder / model_folders.PEFT)
     _check(folder, self._about)
     if not isinstance(model_folders.config_of(base).get('model_type'), str):
       raise WeightsError(
@@ -150,9 +155,13 @@ class Adapted(Release):
   def _scale(self, module: str, a: str) -> float:
     rank = self._tensors.tensors[a].shape[0]
     patterns = self._about.get('alpha_pattern') or {}
-    alpha = next((patterns[key] for key in patterns if re.match(rf'(.*\.)?({key})$', module)), None)
-    alpha = self._about.get('lora_alpha', 8) if alpha is None else alpha
-    return float(alpha) / (math.sqrt(rank) if self._about.get('use_rslora') else rank)
+    try:
+      alpha = next((float(patterns[key]) for key in patterns if re.match(rf'(.*\.)?({key})$', module)), None)
+    except (re.error, TypeError, ValueError) as error:
+      raise WeightsError(f'{self._adapter / model_folders.PEFT}: alpha_pattern: {error}: fetch it again') from error
+    default = self._about.get('lora_alpha')
+    alpha = alpha if alpha is not None else 8.0 if default is None else float(default)
+    return alpha / (math.sqrt(rank) if self._about.get('use_rslora') else rank)
 
   def _with_task(self, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return config.json of the class that the adapter was trained in."""
@@ -200,6 +209,10 @@ class Adapted(Release):
 
 
 def _check(folder: Path, about: Mapping[str, Any]) -> None:
+  if wrong := [name for name, kind in _FIELDS.items() if not isinstance(about.get(name), kind | None)]:
+    raise WeightsError(
+      f'{folder / model_folders.PEFT}: {wrong[0]} is {about[wrong[0]]!r}, which PEFT does not write: fetch it again'
+    )
   kind = about.get('peft_type')
   if kind in _PROMPTS:
     raise WeightsError(

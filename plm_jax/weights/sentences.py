@@ -68,11 +68,16 @@ def read(folder: Path) -> Recipe | None:
     return None
   main = model_folders.main_folder(folder)
   named = [main / _LENGTH.replace('bert', kind) for kind in _KINDS]
-  about, prompts = _read(next(filter(files.is_file, named), named[0])), _read(folder / _PROMPTS)
+  about, prompts = (
+    model_folders.read_object(next(filter(files.is_file, named), named[0])),
+    model_folders.read_object(folder / _PROMPTS),
+  )
   if not isinstance(named_prompts := prompts.get('prompts') or {}, dict):
     raise WeightsError(f'{folder / _PROMPTS}: prompts must be an object of texts by name: fetch it again')
   prompt = named_prompts.get(prompts.get('default_prompt_name')) or ''
-  length = about.get('max_seq_length') or _read(main / 'tokenizer_config.json').get('model_max_length')
+  length = about.get('max_seq_length') or model_folders.read_object(main / 'tokenizer_config.json').get(
+    'model_max_length'
+  )
   if not isinstance(length, int | float | None) or (length or 1) < 1:
     raise WeightsError(f'{named[0]}: max_seq_length={length!r} must be an integer of at least 1: correct it')
   recipe = Recipe((), (), None if length is None else int(length), bool(about.get('do_lower_case')), prompt)
@@ -80,7 +85,7 @@ def read(folder: Path) -> Recipe | None:
     kind, place = str(module.get('type')).rpartition('.')[2], folder / str(module.get('path'))
     if index == 0 and kind == 'Transformer':
       continue
-    config = _read(place / _CONFIG) if files.is_inside(place, folder) else {}
+    config = model_folders.read_object(place / _CONFIG) if files.is_inside(place, folder) else {}
     if kind in ('Pooling', 'Dense') and not files.is_file(place / _CONFIG):
       raise WeightsError(f'{folder}: {module.get("path")}/{_CONFIG} is missing: fetch that folder of the model as well')
     odd = {config.get(f'module_{end}_name') for end in ('input', 'output')} - {None, 'sentence_embedding'}
@@ -98,16 +103,9 @@ def read(folder: Path) -> Recipe | None:
   return recipe if recipe.modes else recipe._replace(modes=('mean',))
 
 
-def _read(file: Path) -> dict[str, Any]:
-  content = model_folders.read(file)
-  if not isinstance(content, dict):
-    raise WeightsError(f'{file} is not a JSON object: fetch it again')
-  return content
-
-
 def similarity(folder: Path) -> str:
   """Read with which similarity the vectors of a folder are compared."""
-  name = str(_read(folder / _PROMPTS).get('similarity_fn_name') or 'cosine')
+  name = str(model_folders.read_object(folder / _PROMPTS).get('similarity_fn_name') or 'cosine')
   errors.check_choice(str(folder), 'similarity_fn_name', name, SIMILARITIES, place=_PROMPTS)
   return name
 

@@ -134,6 +134,24 @@ def test_a_base_that_is_not_here_is_named(tmp_path: pathlib.Path) -> None:
   assert weights.open(tmp_path / 'adapter').heads == ('mlm',)
 
 
+EDITS = {
+  'a number': ({'lora_alpha': 'x'}, "lora_alpha is 'x', which PEFT does not write"),
+  'patterns': ({'alpha_pattern': ['query']}, 'alpha_pattern is .*PEFT does not write'),
+  'a pattern': ({'alpha_pattern': {'(': 3}}, 'alpha_pattern: missing .*fetch it again'),
+  'a class': ({'auto_mapping': 'BertModel'}, 'auto_mapping is'),
+  'a list': (None, 'adapter_config.json is not a JSON object'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', EDITS)
+def test_a_damaged_config_is_named(name: str, tmp_path: pathlib.Path) -> None:
+  save(CASES['no task'], tmp_path, peft.LoraConfig(r=4, **CASES['no task'].lora))
+  file, (edit, message) = tmp_path / 'adapter' / model_folders.PEFT, EDITS[name]
+  file.write_text('[]' if edit is None else json.dumps({**json.loads(file.read_text()), **edit}))
+  with pytest.raises(WeightsError, match=message):
+    weights.load(tmp_path / 'adapter')
+
+
 @pytest.mark.parametrize('name', OTHERS)
 def test_other_methods_are_refused_with_a_fix_that_works(name: str, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
   make, settings, message = OTHERS[name]
