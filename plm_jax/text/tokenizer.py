@@ -196,7 +196,7 @@ def _load(file: Path, *, kind: str | None, extra: Sequence[str], roles: Mapping[
 
 @functools.lru_cache(maxsize=2)  # a command reads its vocabulary several times, and each time the files
 def _tried(content: str, model: bytes | None) -> Vocab:
-  """Assemble a vocabulary from keywords of `assemble` as JSON, and encode a few texts."""
+  """Assemble a vocabulary from keywords as JSON, and encode some texts."""
   vocab = assemble(**json.loads(content), model=model)
   probe.check(json.loads(vocab.content))
   try:
