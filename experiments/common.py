@@ -221,6 +221,8 @@ AWD_LSTM = {'full': {}, 'small': dict(hidden_dim=128, mlp_dim=256)}  # sizes of 
 AWD_DROPOUT = dict(
   input_dropout=0.4, weight_dropout=0.5, embedding_dropout=0.05, hidden_dropout=0.3, output_dropout=0.0
 )
+# Multipliers of the rate while its language model is fine-tuned, in the released code
+AWD_RELEASED = (('trunk/lstm_2/.*', 1.0), ('trunk/lstm_1/.*', 1 / 3), ('trunk/lstm_0/.*', 1 / 6), ('.*', 0.5))
 AWD_GROUPS = ('trunk/(lstm_2|output_bias)/.*', 'trunk/lstm_1/.*', 'trunk/lstm_0/.*', 'trunk/.*')
 
 

@@ -7,7 +7,6 @@ Small: the size `small` of experiments/ulmfit/, layers of 256, 256 and 128 that 
 
 from experiments import common as sizes
 from experiments.tables.shared import claims, scales, ulmfit
-from experiments.ulmfit import fine_tune
 
 PLAIN = dict(name='adam', rate=4e-3, schedule='constant', b1=0.8, b2=0.99, decay=1e-7, clip=0.3)
 SILENT = {'model.overrides.dropout': 0.0}  # "vanilla": the same layers without any dropout
@@ -18,7 +17,7 @@ ROWS = {  # changes of the pre-training, other fields of the row, changes of the
   'no fine-tuned language model (6)': ({}, dict(direct=True), {}, (6.99, 6.38, 6.09)),
   'full (6)': ({}, {}, {'optim': PLAIN}, (5.86, 6.54, 5.61)),
   'full + discr (6)': ({}, {}, {'optim': dict(PLAIN, scale=sizes.awd_groups(2.6))}, (5.55, 6.36, 5.47)),
-  'rates of the released code': ({}, {}, {'optim.scale': fine_tune.RELEASED}, ()),  # of the second stage
+  'rates of the released code': ({}, {}, {'optim.scale': sizes.AWD_RELEASED}, ()),  # of the second stage
 }
 
 

@@ -18,8 +18,6 @@ hardly a word is new.
 
 from experiments import common
 
-# multipliers of the rate in the released code
-RELEASED = (('trunk/lstm_2/.*', 1.0), ('trunk/lstm_1/.*', 1 / 3), ('trunk/lstm_0/.*', 1 / 6), ('.*', 0.5))
 # set: path, field of the text, epochs
 SETS = {
   'imdb': ('tfds:imdb_reviews', 'text', 15),
@@ -39,7 +37,8 @@ def get_config(arg=''):
   c.data = dict(name='bptt', path=path, text=text, split='train[:90%]', length=70, batch_size=64)
   c.data['reverse'] = common.chosen(arg, ('forward', 'backward')) == 'backward'
   c.optim = dict(name='adam', rate=4e-3, schedule='stlr', b1=0.8, b2=0.99, decay=1e-7, clip=0.3)
-  c.optim['scale'] = RELEASED if common.chosen(arg, ('paper', 'released')) == 'released' else common.awd_groups(2.6)
+  rates = common.chosen(arg, ('paper', 'released'))
+  c.optim['scale'] = common.AWD_RELEASED if rates == 'released' else common.awd_groups(2.6)
   source = 'runs/ulmfit/pretrain-backward' if c.data.reverse else 'runs/ulmfit/pretrain'
   c.init_from = (dict(source=source, from_='trunk', to='trunk', resize='same_tokens'),)
   c.eval = {'validation': dict(data=dict(split='train[90%:]'))}
