@@ -93,7 +93,7 @@ def fit(
   if 'interpolate' in entry.resizes and _is_position(path) and value.shape[1:] == fresh.shape[1:]:
     how += f', {len(value) - before} positions interpolated to {fresh.shape[0] - before}'
     return _place(interpolate_positions(value, fresh.shape[0], before=before), fresh), how
-  axis = _longer_vocabulary(path, value.shape, fresh.shape)
+  axis = longer_vocabulary(path, value.shape, fresh.shape)
   if 'new_rows' in entry.resizes and axis is not None:
     how += f', rows {value.shape[axis]} to {fresh.shape[axis] - 1} new'
     return _put_first(value, fresh), how
@@ -180,13 +180,13 @@ def without_spare(
     rows: of the source's token table.
     size: returns the number of ids of the source's vocabulary, if known.
   """
-  axis = _longer_vocabulary(path, shape, value.shape)
+  axis = longer_vocabulary(path, shape, value.shape)
   if axis is None or rows is None or value.shape[axis] != rows or shape[axis] < (size() or rows):
     return value, ''
   return value.take(np.arange(shape[axis]), axis), f', without rows {shape[axis]} to {rows - 1}, which no token has'
 
 
-def _longer_vocabulary(path: str, old: Sequence[int], new: Sequence[int]) -> int | None:
+def longer_vocabulary(path: str, old: Sequence[int], new: Sequence[int]) -> int | None:
   """Find the vocabulary (or type) axis, if `new` is longer only there."""
   axis = _VOCABULARY.get((path.rpartition('/')[2], len(old)))
   if axis is None or len(old) != len(new) or is_stacked(path) or _is_position(path) or _is_head(path) or 'norm' in path:
@@ -203,7 +203,7 @@ def _fix_for(path: str, old: Sequence[int], new: Sequence[int]) -> str:
       return "set resize='interpolate' in this entry of init_from to interpolate the positions"
     if is_stacked(path) and new[0] < old[0]:
       return f'set layers=(...) in this entry of init_from to name the {new[0]} layers to take'
-  if _longer_vocabulary(path, old, new) is not None:
+  if longer_vocabulary(path, old, new) is not None:
     return (
       "set resize='new_rows' in this entry of init_from to keep the initial rows at the end, or 'mean_rows' to start "
       'them from the mean'

@@ -101,6 +101,13 @@ def _vocab_size(source: str) -> int | None:
   return tokenizer.load(opened.vocab).size
 
 
+def has_new_tokens(entry: Entry, vocab: Vocab, *, rows: int) -> bool:
+  """Return whether a source with `rows` of tokens lacks a token."""
+  if 'same_tokens' in entry.resizes:
+    return bool((_same_tokens(entry.source, vocab=vocab).rows < 0).any())
+  return min(rows, _vocab_size(entry.source) or rows) < vocab.size
+
+
 def _same_tokens(source: str, *, vocab: Vocab) -> init_from.SameTokens:
   """Map each token of a vocabulary to its row in a source.
 
