@@ -12,7 +12,7 @@ to 6.99 (IMDb) and from 5.69 to 6.38 (TREC-6); with it, at one rate for all laye
 Arguments: a set (imdb, trec, ag), a size (full, small), a direction (forward, backward), rates (paper, released),
 `quick`. `paper` divides the rate of the tied table by 2.6^3 = 17.6, as the group below the first layer. `released` has
 the groups of the released code: rate / 6, / 3 and / 1 from the first layer to the last, and rate / 2 for the table.
-Both have the same errors on TREC-6 (14.9 and 14.7 %, three seeds, small; tables/ulmfit_4.py).
+Both have nearly the same errors on TREC-6 (14.9 and 14.7 %, three seeds, small; tables/ulmfit_4.py).
 Differs from the paper: the labelled texts alone, where the paper has IMDb's unlabelled ones too; subwords, so that
 hardly a word is new.
 """

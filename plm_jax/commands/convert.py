@@ -74,7 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   run_paths.check_new_folder(target, name='DST')
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
-  from plm_jax.training.init_sources import unfinished
   from plm_jax.weights import bilm, torch_lstm  # loads jax
   from plm_jax.weights.convert import export, export_own, import_bilm, import_release
 
@@ -87,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   elif arguments.direction == 'import':
     import_release(source, target, architecture=arguments.architecture, shard=shard)
   else:
+    from plm_jax.training.init_sources import unfinished
+
     step, part = step_named(arguments.step or 'best'), arguments.part or 'trunk'
     names = (arguments.heads or '').split(',')
     heads = None if arguments.heads is None else [name for name in names if name and name != 'none']

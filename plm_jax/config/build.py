@@ -99,7 +99,9 @@ def frozen(value: Any) -> Any:
   """Convert lists in a plain value to tuples, as read from JSON."""
   if isinstance(value, list | tuple):
     return tuple(frozen(item) for item in value)
-  return {key: frozen(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+  if isinstance(value, Mapping):
+    return {key: frozen(item) for key, item in value.items()}
+  return value
 
 
 def singular(folder: str) -> str:

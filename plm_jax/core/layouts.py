@@ -157,7 +157,9 @@ def device() -> Any:
   layout = CURRENT.get()
   mesh: Any = None if layout is None else layout.mesh
   # an abstract mesh has sizes but no devices
-  return jax.devices()[0] if mesh is None or isinstance(mesh, AbstractMesh) else mesh.devices.flat[0]
+  if mesh is None or isinstance(mesh, AbstractMesh):
+    return jax.devices()[0]
+  return mesh.devices.flat[0]
 
 
 def one_cpu() -> bool:

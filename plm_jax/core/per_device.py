@@ -46,7 +46,9 @@ def row_parts(rows: int) -> int:
 def cut_at(index: int, shape: Sequence[int], axes: Sequence[str | None]) -> int:
   """Count the parts into which devices cut axis `index`; 1 outside `use`."""
   layout = CURRENT.get()
-  return 1 if layout is None else places(layout.mesh, spec(axes, shape, layout)[index])
+  if layout is None:
+    return 1
+  return places(layout.mesh, spec(axes, shape, layout)[index])
 
 
 def each_row(function: Callable[..., PyTree], *arrays: PyTree) -> PyTree:

@@ -37,7 +37,9 @@ def flash_refuses(query: Array, key: Array, *, mask: Mask, bias: Array | None, d
     return 'it supports no prefix, whose length differs between rows'
   if (mask.causal or mask.window is not None) and query.shape[1] != key.shape[1]:
     return f'it needs equal numbers of queries and keys, not {query.shape[1]} and {key.shape[1]}'
-  return 'it computes in float32 or bfloat16, not in float16' if query.dtype == jnp.float16 else None
+  if query.dtype == jnp.float16:
+    return 'it computes in float32 or bfloat16, not in float16'
+  return None
 
 
 def cudnn_refuses(query: Array, key: Array, *, dropout: float) -> str | None:

@@ -214,7 +214,9 @@ class Embed(nn.Module):
     if (scale := _scale(self, 'table')) is not None:
       logits = logits * scale[:, 0]
     rows = self.table.shape[0]
-    return logits if rows == self.num_rows else jnp.where(jnp.arange(rows) < self.num_rows, logits, -1e9)
+    if rows == self.num_rows:
+      return logits
+    return jnp.where(jnp.arange(rows) < self.num_rows, logits, -1e9)
 
 
 class OutputBias(nn.Module):

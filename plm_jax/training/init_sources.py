@@ -102,7 +102,7 @@ def _vocab_size(source: str) -> int | None:
 
 
 def has_new_tokens(entry: Entry, vocab: Vocab, *, rows: int) -> bool:
-  """Return whether a source with `rows` of tokens lacks a token."""
+  """Check for tokens that a source with `rows` of tokens lacks."""
   if 'same_tokens' in entry.resizes:
     return bool((_same_tokens(entry.source, vocab=vocab).rows < 0).any())
   return min(rows, _vocab_size(entry.source) or rows) < vocab.size

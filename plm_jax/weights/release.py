@@ -256,7 +256,9 @@ def check_tokenizer(folder: Path, rows: int, *, where: str) -> None:
 
 def tokenizer_size(folder: Path) -> int | None:
   """Return the largest id in `tokenizer.json` plus one; None without the file."""
-  return None if not files.is_file(folder / TOKENIZER) else max(_ids(folder).values(), default=-1) + 1
+  if not files.is_file(folder / TOKENIZER):
+    return None
+  return max(_ids(folder).values(), default=-1) + 1
 
 
 def _ids(folder: Path) -> dict[str, int]:

@@ -68,16 +68,14 @@ def read(folder: Path) -> Recipe | None:
     return None
   main = model_folders.main_folder(folder)
   named = [main / _LENGTH.replace('bert', kind) for kind in _KINDS]
-  about, prompts = (
-    model_folders.read_object(next(filter(files.is_file, named), named[0])),
-    model_folders.read_object(folder / _PROMPTS),
-  )
-  if not isinstance(named_prompts := prompts.get('prompts') or {}, dict):
+  about = model_folders.read_object(next(filter(files.is_file, named), named[0]))
+  prompts = model_folders.read_object(folder / _PROMPTS)
+  by_name = prompts.get('prompts') or {}
+  if not isinstance(by_name, dict):
     raise WeightsError(f'{folder / _PROMPTS}: prompts must be an object of texts by name: fetch it again')
-  prompt = named_prompts.get(prompts.get('default_prompt_name')) or ''
-  length = about.get('max_seq_length') or model_folders.read_object(main / 'tokenizer_config.json').get(
-    'model_max_length'
-  )
+  prompt = by_name.get(prompts.get('default_prompt_name')) or ''
+  tokenizer = model_folders.read_object(main / 'tokenizer_config.json')
+  length = about.get('max_seq_length') or tokenizer.get('model_max_length')
   if not isinstance(length, int | float | None) or (length or 1) < 1:
     raise WeightsError(f'{named[0]}: max_seq_length={length!r} must be an integer of at least 1: correct it')
   recipe = Recipe((), (), None if length is None else int(length), bool(about.get('do_lower_case')), prompt)

@@ -72,9 +72,8 @@ def _python(text: str) -> str:
       if not spaced:
         raise ValueError('values without a space between them')
       parts.append(',')
-    if not (
-      is_array := atom in _ARRAYS or (atom or '').startswith('np.')
-    ):  # `array([...])` without its name is the list in parentheses
+    is_array = atom in _ARRAYS or (atom or '').startswith('np.')
+    if not is_array:  # `array([...])` without its name is the list in parentheses
       parts.append(_NAMES.get(atom, atom) or match[0])
     ended, spaced = bool(quoted or closing or (atom and not is_array)), False
   return ''.join(parts)

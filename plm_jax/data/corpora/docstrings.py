@@ -60,7 +60,9 @@ class Document(NamedTuple):
 
 def version(package: Package) -> str:
   """Return the installed version, or raise ModuleNotFoundError."""
-  return platform.python_version() if package.name == STANDARD_LIBRARY else _distribution(package.name).version
+  if package.name == STANDARD_LIBRARY:
+    return platform.python_version()
+  return _distribution(package.name).version
 
 
 def fingerprint(packages: Sequence[Package]) -> str:

@@ -196,7 +196,9 @@ def _plain(value: Any) -> Any:
     return float(value) if finite else str(value)
   if isinstance(value, Mapping):
     return {key: _plain(inner) for key, inner in value.items()}
-  return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+  if isinstance(value, list | tuple):
+    return [_plain(inner) for inner in value]
+  return value
 
 
 def _decoded(value: bytes) -> str | NotText:

@@ -163,7 +163,9 @@ def _samples(run: 'Opened', text: str) -> dict[str, Any]:
   model = load(run.folder)
   if 'fill' in abilities:
     return {'blanks': _blanks(model, text)}
-  return {'written': _written(run, model, text)} if 'generate' in abilities else {}
+  if 'generate' in abilities:
+    return {'written': _written(run, model, text)}
+  return {}
 
 
 def _blanks(model: Any, text: str) -> dict[str, Any]:

@@ -72,7 +72,9 @@ class Check:
 
   def of(self, step: Step, number: int) -> Step:
     """Return the compiled step `number`, which runs twice if it is checked."""
-    return step if self._every is None or number % self._every else functools.partial(self._twice, step, number)
+    if self._every is None or number % self._every:
+      return step
+    return functools.partial(self._twice, step, number)
 
   def _twice(self, step: Step, number: int, state: PyTree, summed: PyTree, batch: PyTree, key: Array) -> Any:
     """Run a step twice; return the first result.

@@ -118,7 +118,8 @@ def _read(records: Records, index: int, fields: tuple[str, ...], *, label: str, 
     answers = {'text': [], 'answer_start': []}
   if start not in (None, label) and not isinstance(answers, dict):  # two columns of a table
     answers = _paired(answers, row[start])
-  found = _answers(answers, texts[side], label, where=(where := f'row {index} of {records.where}'))
+  where = f'row {index} of {records.where}'
+  found = _answers(answers, texts[side], label, where=where)
   if none and found is not None and found.texts:
     raise ValueError(f'{where}: is_impossible is true, but {label!r} has the answer {found.texts[0]!r}: remove one')
   return Question(texts, found, unanswerable)
