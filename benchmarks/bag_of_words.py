@@ -6,7 +6,8 @@
 Each column is read as its runs read it: the same training examples, and the same examples of its evaluation. A
 logistic regression of scikit-learn predicts a class from TF-IDF of words and pairs of words (sublinear counts, C = 10),
 a ridge regression a number. Two texts give the counts of each, their products, their differences and their cosine. The
-tag of a word is its most frequent one in the training examples, else the most frequent of all. With --svm a linear SVM
+tag of a word is its most frequent one in the training examples, else the most frequent of all; with names of entities
+the F1 of their spans is printed too. With --svm a linear SVM
 reads words between spaces, of as many examples as the updates of the fine-tuning read, sampled at random.
 """
 
@@ -16,8 +17,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.adapters import tag
 from plm_jax.data.corpora import sources
 from plm_jax.studies.tables import file, runs
 
@@ -71,6 +74,21 @@ def tags(train: Rows, test: Rows, fields: Sequence[str], label: str) -> tuple[An
   return np.array(found), np.array([tag for row in test for tag in row[label]])
 
 
+def names_of(data: Mapping[str, Any]) -> tuple[str, ...]:
+  """Return the names of the tags."""
+  return tuple(sources.open_source(data['path'], split='train').labels[data['label']])
+
+
+def span_f1(found: Any, labels: Any, lengths: Sequence[int], names: tuple[str, ...]) -> float:
+  """Compute the F1 of entities; `found` and `labels` are int[words] of texts with `lengths` words."""
+  texts = np.repeat(np.arange(len(lengths)) + 1, lengths)[None]
+  scheme = tag.bio(names)
+  if scheme is None:
+    raise ValueError(f'{names} are no tags of entities')
+  counts = map(float, tag.span_counts(*map(jnp.asarray, (found[None], labels[None], texts)), scheme))
+  return tag.span_scores(dict(zip(('tp', 'fp', 'fn'), counts, strict=True)))['f1']
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('table')
@@ -96,6 +114,9 @@ def main() -> None:
       found, labels = bag(train, test, *of, number=data['kind'] == 'regression', svm=arguments.svm)
     counts = collections.Counter(tag for row in train for tag in np.atleast_1d(row[of[1]]).tolist())
     shown = scores(found, labels, metric, most=counts.most_common(1)[0][0])
+    if metric.endswith('/f1'):
+      lengths = [len(row[data['label']]) for row in test]
+      shown += f', spans {100 * span_f1(found, labels, lengths, names_of(data)):.1f}'
     print(f'{cell.column}: {len(train):,} and {len(test):,} examples, {shown}', flush=True)
 
 
