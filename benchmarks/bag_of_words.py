@@ -67,11 +67,11 @@ def tags(train: Rows, test: Rows, fields: Sequence[str], label: str) -> tuple[An
   """Predict the most frequent tag of each word; return all tags."""
   by_word: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
   for row in train:
-    for word, tag in zip(row[fields[0]], row[label], strict=True):
-      by_word[word][tag] += 1
+    for word, own in zip(row[fields[0]], row[label], strict=True):
+      by_word[word][own] += 1
   most = sum(by_word.values(), collections.Counter()).most_common(1)[0][0]
   found = [by_word[word].most_common(1)[0][0] if word in by_word else most for row in test for word in row[fields[0]]]
-  return np.array(found), np.array([tag for row in test for tag in row[label]])
+  return np.array(found), np.array([own for row in test for own in row[label]])
 
 
 def names_of(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ def main() -> None:
       if arguments.svm and settings['steps']:
         train = random.Random(0).sample(train, min(len(train), settings['steps'] * data['batch_size']))
       found, labels = bag(train, test, *of, number=data['kind'] == 'regression', svm=arguments.svm)
-    counts = collections.Counter(tag for row in train for tag in np.atleast_1d(row[of[1]]).tolist())
+    counts = collections.Counter(own for row in train for own in np.atleast_1d(row[of[1]]).tolist())
     shown = scores(found, labels, metric, most=counts.most_common(1)[0][0])
     if metric.endswith('/f1'):
       lengths = [len(row[data['label']]) for row in test]
