@@ -1,20 +1,23 @@
 """Bottleneck adapters of MiniLM by size (Houlsby et al. 2019, §3.2 to §3.4; Table 1, Figures 1 and 3).
 
 bash launch/released.sh
-plm-jax tables experiments/tables/minilm_bottlenecks.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/minilm_bottlenecks.py:tag --scale=small --workdir=runs/tables --data=../shared/data
 
-Rows beside adapters are those of the paper: all parameters, the topmost layers alone, norms alone. Small: as minilm.py;
-what trains beside a frozen trunk has 20 times its rate.
+Rows beside adapters are those of the paper: all parameters, the topmost layers alone, norms alone. `classify` asks TREC
+and SST-2, `tag` the parts of speech of EWT. Small: as minilm.py; what
+trains beside a frozen trunk has 20 times its rate.
 Not run yet.
 """
 
+from experiments import common
 from experiments.tables.shared import claims, minilm
 
 WIDTHS = (2, 8, 64, 256)
 
 
-def get_table(scale):
-  """Takes a scale."""
+def get_table(scale, arg='classify'):
+  """Takes a scale, and `classify` or `tag`."""
+  task = common.chosen(arg, tuple(minilm.STUDIED))
   rate = {'optim.rate': 1e-3} if scale == 'small' else {}
   head = ('(?!trunk/).*', 1.0), ('trunk/pooler/.*', 1.0)
   top = (*head, ('trunk/layers/.*', dict(layerwise=0.0)), ('.*', None))
@@ -25,8 +28,8 @@ def get_table(scale):
     'topmost layer': minilm.trunk(scale, tuning={'optim.scale': top}),
   }
   for width in WIDTHS:
-    rows[f'adapters of {width}'] = minilm.wrapped(scale, 'bottleneck', rate, width=width)
-  columns = minilm.columns(scale, 'TREC', 'SST-2', 'CoLA', 'MNLI', found=True)
+    rows[f'adapters of {width}'] = minilm.wrapped(scale, 'bottleneck', rate, task=task, width=width)
+  columns = minilm.columns(scale, *minilm.STUDIED[task], found=True)
   best = 'adapters of 64'
   return dict(
     title='Bottleneck adapters of MiniLM by size',

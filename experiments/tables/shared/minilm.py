@@ -60,6 +60,13 @@ SHAPES = {  # changes of the rows
 SHORT = dict(data__length=128, data__buckets=(16, 32, 64))
 SMALL = dict(data__batch_size=16, optim__rate=5e-5, epochs=None)
 
+# kind of task: its columns in tables of wrappers, which have one inner task for all columns
+STUDIED = {'classify': ('TREC', 'SST-2'), 'tag': ('EWT',)}
+INNER = {
+  'classify': dict(name='classify', classes=None, dropout=0.1),
+  'tag': dict(name='tag', tags=(), dropout=0.1, crf=False),
+}
+
 
 def columns(scale: str, *names: str, found: bool = False) -> dict[str, dict[str, Any]]:
   """Return columns of `TASKS`; with `found`, a run counts its classes, so that an adapter may be wrapped."""
@@ -102,7 +109,12 @@ def trunk(scale: str, **changes: Any) -> dict[str, Any]:
   return dict(weights=WEIGHTS, **changes)
 
 
-def wrapped(scale: str, adapter: str, rate: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
-  """Return a row whose classifier is trained beside a frozen trunk by an adapter."""
-  inner = dict(name='classify', classes=None, dropout=0.1)
-  return trunk(scale, tuning={**rate, 'adapter': dict(name=adapter, inner=inner, **settings)})
+def wrapped(scale: str, adapter: str, rate: Mapping[str, Any], *, task: str, **settings: Any) -> dict[str, Any]:
+  """Return a row whose classifier or tagger is trained beside a frozen trunk by an adapter."""
+  return trunk(scale, tuning={**rate, 'adapter': dict(name=adapter, inner=INNER[task], **settings)})
+
+
+def between(scale: str, name: str) -> dict[str, Any]:
+  """Return fields of a column whose rows are fine-tuned on one of `TASKS` first."""
+  first = columns(scale, name)[name]
+  return dict(between=first['configs'], between_keys=first.get('keys', {}), between_folder=first.get('folder', ''))

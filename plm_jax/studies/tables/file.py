@@ -62,6 +62,7 @@ class Column:
   # family -> config of a second stage of pre-training on the text of this column; empty for none
   between: Mapping[str, str] = dataclasses.field(default_factory=dict)
   between_keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # changes of these configs
+  between_folder: str = ''  # its data folder below `--data`; empty for `folder`
   folder: str = ''  # data folder below `--data`; empty for the path of the config
   times: float = 1.0  # factor of the measured value, such as 100 for per cent
   plus: float = 0.0  # added after `times`: times=-100 and plus=100 turn an accuracy into an error rate in per cent

@@ -60,6 +60,15 @@ def test_a_stage_between_goes_on_with_the_text_of_the_column(stages, tmp_path):
   assert f'--config.model.from={run_folders.folder_of(between, stages[2]).root}' in making.words(tuned, stages[2])
 
 
+def test_a_stage_between_may_have_a_folder_of_data(tmp_path):
+  path = tmp_path / 'stages.py'
+  path.write_text(STAGES.replace("folder='trec',", "folder='trec', between_folder='other',"))
+  places = runs.Places(tmp_path / 'work', data=str(tmp_path / 'sets'))
+  ((tuned, _),) = runs.plan(file.read(str(path), 'tiny'), places)[runs.Cell('teacher', 'error')]
+  assert tuned.settings['data']['path'] == str(tmp_path / 'sets' / 'trec')
+  assert tuned.source.settings['data']['path'] == str(tmp_path / 'sets' / 'other')
+
+
 def test_a_stage_between_may_begin_with_fresh_parameters(stages):
   tuned = stages[1][runs.Cell('fresh', 'error')][0][0]
   assert '--config.init_from=[]' in making.words(tuned.source, stages[2])
