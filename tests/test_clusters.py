@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -171,9 +170,6 @@ def test_the_image_copies_what_exists() -> None:
     assert all((conftest.ROOT / name).exists() for name in line.split())
   ignored = (conftest.ROOT / '.dockerignore').read_text().split()
   assert {'.git', 'runs'} <= set(ignored) and not {'plm_jax', 'launch', 'experiments', 'requirements'} & set(ignored)
-  if shutil.which('hadolint'):
-    done = subprocess.run(['hadolint', conftest.ROOT / 'Dockerfile'], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 # slurm.sh
