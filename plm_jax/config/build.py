@@ -163,9 +163,10 @@ def file_of_yours(name: str, *, key: str, ours: str) -> Path:
   Raises ConfigError if there is none; `key` is that of the config, and `ours` names that it takes as well.
   """
   module, _, function = name.partition(':')
-  if module.isidentifier() and function.isidentifier():
+  if all(part.isidentifier() for part in (*module.split('.'), function)):
+    inside = module.replace('.', '/')
     for folder in (*sys.path, '.'):  # of the program plm-jax, the path lacks the current folder
-      for file in (f'{module}.py', f'{module}/__init__.py'):
+      for file in (f'{inside}.py', f'{inside}/__init__.py'):
         if files.is_file(path := files.path(folder or '.') / file):
           return path
   raise ConfigError(

@@ -2,12 +2,14 @@
 
 import functools
 import itertools
+import re
 import sys
 
 import jax
 import numpy as np
 import pytest
 
+from experiments.tables.shared import phrases
 from plm_jax.config import build
 from plm_jax.config.load import resolve
 from plm_jax.core.errors import ConfigError
@@ -300,3 +302,33 @@ def test_a_file_of_the_current_folder_is_found_without_a_path(tmp_path, monkeypa
   monkeypatch.setattr(sys, 'path', [entry for entry in sys.path if entry not in ('', '.', str(folder))])
   assert cut('长城 a', 'cut_here:letters') == list('长城 a')
   sys.modules.pop('cut_here')
+
+
+class _Tagger:
+  """Knows the parts of speech of a few words."""
+
+  TAGS = {'The': 'DET', 'old': 'ADJ', 'two': 'NUM', 'dogs': 'NOUN', 'man': 'NOUN', 'Anna': 'PROPN', 'Smith': 'PROPN'}
+
+  def tag(self, texts):
+    found = [list(re.finditer(r'\w+|[^\w\s]', text)) for text in texts]
+    return [
+      [dict(word=m[0], tag=self.TAGS.get(m[0], 'VERB'), start=m.start(), end=m.end()) for m in words] for words in found
+    ]
+
+
+def test_phrases_of_a_tagger_are_words_of_a_segmenter(monkeypatch, tmp_path):
+  monkeypatch.setattr(phrases, 'tagger', _Tagger)
+  text = 'The old  man met Anna Smith.\n\nHe has two dogs.'
+  assert phrases.noun_phrases(text) == ['The old  man', 'met', 'Anna Smith', '.', 'He', 'has', 'two dogs', '.']
+  assert phrases.names(text)[:5] == ['The', 'old', 'man', 'met', 'Anna Smith']
+  long = ' '.join(['dogs'] * 24)
+  assert [word.count(' ') + 1 for word in phrases.noun_phrases(long)] == [10, 10, 4]
+  begins = segments.words(text, 'experiments.tables.shared.phrases:noun_phrases')
+  assert [text[at] for at in np.flatnonzero(begins[:-1]) if not text[at].isspace()] == list('TmA.Hht.')
+
+
+def test_phrases_without_a_tagger_name_its_command(monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  phrases.tagger.cache_clear()
+  with pytest.raises(ConfigError, match='first command of experiments/tables/shared/phrases'):
+    phrases.names('A text.')
