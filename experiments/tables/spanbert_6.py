@@ -4,7 +4,7 @@ plm-jax tables experiments/tables/spanbert_6.py --scale=small --workdir=runs/tab
 
 The paper's rows have two segments and next-sentence prediction: the last one is the first of its Table 7. So do those
 at its scale, pre-trained as in spanbert_7.py. Small: one segment. Noun phrases and names are those of
-experiments/tables/shared/phrases.py, which has the command of its tagger.
+launch/phrases.py, which has the command of its tagger.
 """
 
 from experiments.tables.shared import bert, claims, scales, tasks
@@ -31,7 +31,7 @@ def get_table(scale):
       'objective.masking': 'dynamic',
     }
     if segmenter:
-      made['keys']['data.segmenter'] = f'experiments.tables.shared.phrases:{segmenter}'
+      made['keys']['data.segmenter'] = f'launch.phrases:{segmenter}'
     return made | dict(published=claims.by_column(COLUMNS, published))
 
   columns = tasks.columns(scale, *COLUMNS[:-2], 'SST-2', *COLUMNS[-2:])

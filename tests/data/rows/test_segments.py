@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.tables.shared import phrases
+from launch import phrases
 from plm_jax.config import build
 from plm_jax.config.load import resolve
 from plm_jax.core.errors import ConfigError
@@ -323,12 +323,12 @@ def test_phrases_of_a_tagger_are_words_of_a_segmenter(monkeypatch, tmp_path):
   assert phrases.names(text)[:5] == ['The', 'old', 'man', 'met', 'Anna Smith']
   long = ' '.join(['dogs'] * 24)
   assert [word.count(' ') + 1 for word in phrases.noun_phrases(long)] == [10, 10, 4]
-  begins = segments.words(text, 'experiments.tables.shared.phrases:noun_phrases')
+  begins = segments.words(text, 'launch.phrases:noun_phrases')
   assert [text[at] for at in np.flatnonzero(begins[:-1]) if not text[at].isspace()] == list('TmA.Hht.')
 
 
 def test_phrases_without_a_tagger_name_its_command(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   phrases.tagger.cache_clear()
-  with pytest.raises(ConfigError, match='first command of experiments/tables/shared/phrases'):
+  with pytest.raises(ConfigError, match='first command of launch/phrases'):
     phrases.names('A text.')

@@ -4,7 +4,7 @@ plm-jax train --config=experiments/finetune/tag.py --workdir=runs/tagging/ewt \
     --config.data.path=FOLDER --config.data.fields="('tokens',)" --config.data.label=upos --config.model.from=MODEL
 plm-jax train --config=experiments/spanbert/pretrain.py:mlm --workdir=runs/spanbert/nouns \
     --config.objective.where="dict(name='whole_word', rate=0.15)" \
-    --config.data.segmenter=experiments.tables.shared.phrases:noun_phrases
+    --config.data.segmenter=launch.phrases:noun_phrases
 
 FOLDER is the English Web Treebank (../shared/data/universal_dependencies_en_ewt), MODEL a folder in Hugging Face's
 form, such as runs/released/minilm. The parts of speech that the tagger of the first command gives make the phrases:
@@ -65,7 +65,5 @@ def phrases(text, pattern):
 def tagger():
   """Load the tagger once; raises ConfigError without its run."""
   if not files.is_folder(TAGGER):
-    raise ConfigError(
-      f'{TAGGER} does not exist: train the tagger by the first command of experiments/tables/shared/phrases.py'
-    )
+    raise ConfigError(f'{TAGGER} does not exist: train the tagger by the first command of launch/phrases.py')
   return plm_jax.load(TAGGER, batch_size=BATCH, dtype='bfloat16')
