@@ -49,6 +49,10 @@ class Parser(argparse.ArgumentParser):
     super().__init__(prog, description=description, **shared | settings)
 
   def error(self, message: str) -> NoReturn:
+    if found := re.fullmatch(r'argument (--\w+): ignored explicit argument (.*)', message, re.DOTALL):
+      message = f'{found[1]} takes no value: write {found[1]} instead of {found[1]}={ast.literal_eval(found[2])}'
+    elif found := re.fullmatch(r'argument (--\w+): expected (one|at least one) argument', message):
+      message = f'{found[1]} needs a value: write {found[1]}=VALUE'
     raise ConfigError(f'{self.prog}: {message}. --help shows every flag.')
 
   def parse_args(self, args: Any = None, namespace: Any = None) -> Any:

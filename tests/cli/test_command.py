@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -47,3 +48,15 @@ def test_a_folder_without_a_model_is_no_run(tmp_path: pathlib.Path) -> None:
 
 def test_the_file_of_an_import_has_one_name() -> None:
   assert files.IMPORT == folders.MODEL
+
+
+@pytest.mark.parametrize(
+  ('word', 'said'),
+  [
+    ('--list=all', '--list takes no value: write --list instead of --list=all'),
+    ('--step', '--step needs a value: write --step=VALUE'),
+  ],
+)
+def test_a_value_too_much_or_too_few_is_named(word: str, said: str) -> None:
+  with pytest.raises(ConfigError, match=re.escape(said)):
+    evaluate.main([word])
