@@ -7,7 +7,7 @@ plm-jax tables experiments/tables/minilm_layers.py:linear --scale=small --workdi
 out two and the embeddings. `linear` is the probe of each layer of Peters et al. 2018 (1808.08949, §4) and Tenney et al.
 2019 (1905.05950): parts of speech are known in the middle, and a mix of all layers knows most. Small: as minilm.py,
 with a biLSTM of 128 at a rate of 3e-3, and a linear layer at 5e-3.
-`lstm` was not run yet.
+Of `lstm` features on WNUT-17 were not run yet.
 """
 
 from experiments import common
