@@ -5,7 +5,6 @@ plm-jax tables experiments/tables/minilm_labels.py --scale=small --workdir=runs/
 python -m benchmarks.bag_of_words experiments/tables/minilm_labels.py --scale=small --data=../shared/data
 
 Every run takes 100 steps of 16 rows, whatever the number of texts, which are drawn by the number of rows alone.
-Not run yet.
 """
 
 from experiments.tables.shared import claims, minilm, scales
