@@ -109,10 +109,9 @@ def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places)
       runs.append([_run(column.configs[row.family], keys, label=label, source=source, evaluates=True, **start)])
       continue
     if column.between and not row.direct:
-      other = (
-        {'data.path': str(files.path(places.data) / column.between_folder)} if path and column.between_folder else {}
-      )
-      keys = {**column.between_keys, **row.between, **path, **other, 'seed': seed}
+      folder = column.between_folder or column.folder
+      text = {'data.path': str(files.path(places.data) / folder)} if places.data and folder else {}
+      keys = {**column.between_keys, **row.between, **text, 'seed': seed}
       start |= dict(source=source, scratch=row.between_start == 'scratch')
       source, start = _run(column.between[row.family], keys, label=f'{label}, between', **start), {}
     runs.append([
