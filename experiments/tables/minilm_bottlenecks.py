@@ -9,7 +9,6 @@ trains beside a frozen trunk has 20 times its rate.
 Not run yet.
 """
 
-from experiments import common
 from experiments.tables.shared import claims, minilm
 
 WIDTHS = (2, 8, 64, 256)
@@ -17,7 +16,7 @@ WIDTHS = (2, 8, 64, 256)
 
 def get_table(scale, arg='classify'):
   """Takes a scale, and `classify` or `tag`."""
-  task = common.chosen(arg, tuple(minilm.STUDIED))
+  task = minilm.word(arg, minilm.STUDIED)
   rate = {'optim.rate': 1e-3} if scale == 'small' else {}
   head = ('(?!trunk/).*', 1.0), ('trunk/pooler/.*', 1.0)
   top = (*head, ('trunk/layers/.*', dict(layerwise=0.0)), ('.*', None))

@@ -10,7 +10,6 @@ with a biLSTM of 128 at a rate of 3e-3, and a linear layer at 5e-3.
 Of `lstm` features on WNUT-17 were not run yet.
 """
 
-from experiments import common
 from experiments.tables.shared import claims, minilm, tasks
 
 LAYERS = 6
@@ -59,7 +58,7 @@ WAYS = {  # title, paper, rows, rate; pairs of rows of the claims
 
 def get_table(scale, arg='lstm'):
   """Takes a scale, and `lstm` or `linear`."""
-  way = common.chosen(arg, tuple(WAYS))
+  way = minilm.word(arg, WAYS)
   title, paper, features, rate, pairs = WAYS[way]
   rows = {'fine-tuned': minilm.trunk(scale)}
   for name, (layers, join) in features.items():

@@ -10,7 +10,6 @@ by alpha = 16 and learn at 20 times the rate of fine-tuning, as the paper's tabl
 Not run yet.
 """
 
-from experiments import common
 from experiments.tables.shared import claims, minilm
 
 ALL = ('query', 'key', 'value', 'out')
@@ -29,7 +28,7 @@ UPDATES = {  # matrices, rank
 
 def get_table(scale, arg='classify'):
   """Takes a scale, and `classify` or `tag`."""
-  task = common.chosen(arg, tuple(minilm.STUDIED))
+  task = minilm.word(arg, minilm.STUDIED)
   rate = {'optim.rate': 1e-3} if scale == 'small' else {}
   rows = {
     'fine-tuned': minilm.trunk(scale),

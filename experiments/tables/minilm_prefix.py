@@ -8,7 +8,6 @@ SST-2, `tag` the parts of speech of EWT. Small: as minilm.py; what trains beside
 Not run yet.
 """
 
-from experiments import common
 from experiments.tables.shared import claims, minilm
 
 LENGTHS = (1, 8, 32)
@@ -16,7 +15,7 @@ LENGTHS = (1, 8, 32)
 
 def get_table(scale, arg='classify'):
   """Takes a scale, and `classify` or `tag`."""
-  task = common.chosen(arg, tuple(minilm.STUDIED))
+  task = minilm.word(arg, minilm.STUDIED)
   rate = {'optim.rate': 1e-3} if scale == 'small' else {}
   head = ('(?!trunk/).*', 1.0), ('trunk/pooler/.*', 1.0)
   rows = {

@@ -1,8 +1,9 @@
 """Columns and rows of MiniLM, a BERT of 22.7 M parameters with published weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from experiments import common
 from experiments.tables.shared import scales
 
 
@@ -74,6 +75,13 @@ INNER = {
   'classify': dict(name='classify', classes=None, dropout=0.1),
   'tag': dict(name='tag', tags=(), dropout=0.1, crf=False),
 }
+
+
+def word(arg: str, choices: Iterable[str]) -> str:
+  """Return the word of a table's argument, the first one by default; ValueError names others."""
+  known = tuple(choices)
+  common.check_words(arg, known, complaint='this table takes no word')
+  return common.chosen(arg, known)
 
 
 def columns(scale: str, *names: str, found: bool = False) -> dict[str, dict[str, Any]]:

@@ -221,6 +221,9 @@ def test_words_that_a_table_does_not_take(tmp_path):
     file.read(f'{tmp_path}/mine.py:large', 'tiny')
   with pytest.raises(ConfigError, match=r"small_bert.py.*'large'"):
     file.read('experiments/tables/small_bert.py:large', 'tiny')
+  for name in ('lora', 'bottlenecks', 'prefix', 'layers'):
+    with pytest.raises(ConfigError, match=rf"minilm_{name}.py.*'tags'"):
+      file.read(f'experiments/tables/minilm_{name}.py:tags', 'tiny')
 
 
 @pytest.mark.parametrize('name', ['spanbert_6', 'spanbert_7'])
