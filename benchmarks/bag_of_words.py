@@ -6,9 +6,9 @@
 Each column is read as its runs read it: the same training examples, and the same examples of its evaluation. A
 logistic regression of scikit-learn predicts a class from TF-IDF of words and pairs of words (sublinear counts, C = 10),
 a ridge regression a number. Two texts give the counts of each, their products, their differences and their cosine. The
-tag of a word is its most frequent one in the training examples, else the most frequent of all; with names of entities
-the F1 of their spans is printed too. With --svm a linear SVM
-reads words between spaces, of as many examples as the updates of the fine-tuning read, sampled at random.
+tag of a word is its most frequent one in the training examples, else the most frequent of all; columns of F1 have that
+of the spans too. With --svm a linear SVM reads words between spaces, of as many examples as the updates of the
+fine-tuning read, sampled at random.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.adapters import tag
+from plm_jax.adapters import tag as tagging
 from plm_jax.data.corpora import sources
 from plm_jax.studies.tables import file, runs
 
@@ -67,11 +67,11 @@ def tags(train: Rows, test: Rows, fields: Sequence[str], label: str) -> tuple[An
   """Predict the most frequent tag of each word; return all tags."""
   by_word: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
   for row in train:
-    for word, own in zip(row[fields[0]], row[label], strict=True):
-      by_word[word][own] += 1
+    for word, tag in zip(row[fields[0]], row[label], strict=True):
+      by_word[word][tag] += 1
   most = sum(by_word.values(), collections.Counter()).most_common(1)[0][0]
   found = [by_word[word].most_common(1)[0][0] if word in by_word else most for row in test for word in row[fields[0]]]
-  return np.array(found), np.array([own for row in test for own in row[label]])
+  return np.array(found), np.array([tag for row in test for tag in row[label]])
 
 
 def names_of(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -82,11 +82,11 @@ def names_of(data: Mapping[str, Any]) -> tuple[str, ...]:
 def span_f1(found: Any, labels: Any, lengths: Sequence[int], names: tuple[str, ...]) -> float:
   """Compute the F1 of entities; `found` and `labels` are int[words] of texts with `lengths` words."""
   texts = np.repeat(np.arange(len(lengths)) + 1, lengths)[None]
-  scheme = tag.bio(names)
+  scheme = tagging.bio(names)
   if scheme is None:
     raise ValueError(f'{names} are no tags of entities')
-  counts = map(float, tag.span_counts(*map(jnp.asarray, (found[None], labels[None], texts)), scheme))
-  return tag.span_scores(dict(zip(('tp', 'fp', 'fn'), counts, strict=True)))['f1']
+  counts = map(float, tagging.span_counts(*map(jnp.asarray, (found[None], labels[None], texts)), scheme))
+  return tagging.span_scores(dict(zip(('tp', 'fp', 'fn'), counts, strict=True)))['f1']
 
 
 def main() -> None:
@@ -112,7 +112,7 @@ def main() -> None:
       if arguments.svm and settings['steps']:
         train = random.Random(0).sample(train, min(len(train), settings['steps'] * data['batch_size']))
       found, labels = bag(train, test, *of, number=data['kind'] == 'regression', svm=arguments.svm)
-    counts = collections.Counter(own for row in train for own in np.atleast_1d(row[of[1]]).tolist())
+    counts = collections.Counter(tag for row in train for tag in np.atleast_1d(row[of[1]]).tolist())
     shown = scores(found, labels, metric, most=counts.most_common(1)[0][0])
     if metric.endswith('/f1'):
       lengths = [len(row[data['label']]) for row in test]

@@ -3,9 +3,9 @@
 bash launch/released.sh
 plm-jax tables experiments/tables/minilm_bottlenecks.py:tag --scale=small --workdir=runs/tables --data=../shared/data
 
-Rows beside adapters are those of the paper: all parameters, the topmost layers alone, norms alone. `classify` asks TREC
-and SST-2, `tag` the parts of speech of EWT. Small: as minilm.py; what
-trains beside a frozen trunk has 20 times its rate.
+Rows beside adapters are those of the paper: all parameters, the topmost layers alone, norms alone. `classify` reads
+TREC and SST-2, `tag` the parts of speech of EWT. Small: as minilm.py; what trains beside a frozen trunk has 20 times
+its rate.
 Not run yet.
 """
 
@@ -17,17 +17,14 @@ WIDTHS = (2, 8, 64, 256)
 def get_table(scale, arg='classify'):
   """Takes a scale, and `classify` or `tag`."""
   task = minilm.word(arg, minilm.STUDIED)
-  rate = {'optim.rate': 1e-3} if scale == 'small' else {}
-  head = ('(?!trunk/).*', 1.0), ('trunk/pooler/.*', 1.0)
-  top = (*head, ('trunk/layers/.*', dict(layerwise=0.0)), ('.*', None))
-  rows = {
-    'fine-tuned': minilm.trunk(scale),
-    'head alone': minilm.trunk(scale, tuning=rate | {'optim.scale': (*head, ('.*', None))}),
-    'norms': minilm.trunk(scale, tuning=rate | {'optim.scale': (*head, ('.*norm/.*', 1.0), ('.*', None))}),
+  top = (*minilm.HEAD, ('trunk/layers/.*', dict(layerwise=0.0)), ('.*', None))
+  rate = minilm.beside(scale)
+  rows = minilm.tuned(scale) | {
+    'norms': minilm.trunk(scale, tuning=rate | {'optim.scale': (*minilm.HEAD, ('.*norm/.*', 1.0), ('.*', None))}),
     'topmost layer': minilm.trunk(scale, tuning={'optim.scale': top}),
   }
   for width in WIDTHS:
-    rows[f'adapters of {width}'] = minilm.wrapped(scale, 'bottleneck', rate, task=task, width=width)
+    rows[f'adapters of {width}'] = minilm.wrapped(scale, 'bottleneck', task=task, width=width)
   columns = minilm.columns(scale, *minilm.STUDIED[task], found=True)
   best = 'adapters of 64'
   return dict(

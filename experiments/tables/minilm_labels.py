@@ -26,9 +26,8 @@ def get_table(scale):
   columns = {}
   for count, (frequent, bag) in LABELS.items():
     name = f'TREC, {count:,} labels'
-    columns[name] = plain | dict(along=('labelled questions of TREC', count), trivial={})
-    if scale == 'small':
-      columns[name]['trivial'] = {minilm.CLASS: frequent, minilm.BAG: bag}
+    trivial = {minilm.CLASS: frequent, minilm.BAG: bag} if scale == 'small' else {}
+    columns[name] = plain | dict(along=('labelled questions of TREC', count), trivial=trivial)
     if scale != 'tiny':
       split = f'train[:{count}shuffled]'
       columns[name]['keys'] = plain['keys'] | {'data.split': split} | (scales.every(100) if scale == 'small' else {})

@@ -3,7 +3,7 @@
 bash launch/released.sh
 plm-jax tables experiments/tables/minilm_lora.py:tag --scale=small --workdir=runs/tables --data=../shared/data
 
-`classify` asks TREC and SST-2, `tag` the parts of speech of EWT, whose 25,000 words decide smaller differences.
+`classify` reads TREC and SST-2, `tag` the parts of speech of EWT, whose 25,000 words decide smaller differences.
 As in the paper, rows of Table 5 have equally many parameters: one matrix of rank 8, two of rank 4, four of rank 2. The
 paper's networks are GPT-3 on WikiSQL and MNLI, so its numbers are no measure here; its claims are. Updates are scaled
 by alpha = 16 and learn at 20 times the rate of fine-tuning, as the paper's table of rates has it.
@@ -29,13 +29,9 @@ UPDATES = {  # matrices, rank
 def get_table(scale, arg='classify'):
   """Takes a scale, and `classify` or `tag`."""
   task = minilm.word(arg, minilm.STUDIED)
-  rate = {'optim.rate': 1e-3} if scale == 'small' else {}
-  rows = {
-    'fine-tuned': minilm.trunk(scale),
-    'head alone': minilm.trunk(scale, tuning=rate | {'optim.scale': (('trunk/(?!pooler).*', None), ('.*', 1.0))}),
-  }
+  rows = minilm.tuned(scale)
   for name, (targets, rank) in UPDATES.items():
-    rows[name] = minilm.wrapped(scale, 'lora', rate, task=task, targets=targets, rank=rank, alpha=16.0)
+    rows[name] = minilm.wrapped(scale, 'lora', task=task, targets=targets, rank=rank, alpha=16.0)
   columns = minilm.columns(scale, *minilm.STUDIED[task], found=True)
   best = 'queries and values, rank 4'
   return dict(

@@ -3,7 +3,7 @@
 bash launch/released.sh
 plm-jax tables experiments/tables/minilm_prefix.py:tag --scale=small --workdir=runs/tables --data=../shared/data
 
-The paper generates text by GPT-2 and BART; here its claims are asked about a small encoder. `classify` asks TREC and
+The paper generates text by GPT-2 and BART; here its claims are asked about a small encoder. `classify` reads TREC and
 SST-2, `tag` the parts of speech of EWT. Small: as minilm.py; what trains beside a frozen trunk has 20 times its rate.
 Not run yet.
 """
@@ -16,15 +16,10 @@ LENGTHS = (1, 8, 32)
 def get_table(scale, arg='classify'):
   """Takes a scale, and `classify` or `tag`."""
   task = minilm.word(arg, minilm.STUDIED)
-  rate = {'optim.rate': 1e-3} if scale == 'small' else {}
-  head = ('(?!trunk/).*', 1.0), ('trunk/pooler/.*', 1.0)
-  rows = {
-    'fine-tuned': minilm.trunk(scale),
-    'head alone': minilm.trunk(scale, tuning=rate | {'optim.scale': (*head, ('.*', None))}),
-  }
+  rows = minilm.tuned(scale)
   for length in LENGTHS:
-    rows[f'prefix of {length}'] = minilm.wrapped(scale, 'prefix', rate, task=task, length=length, mlp_dim=0)
-  rows['prefix of 8 by two layers'] = minilm.wrapped(scale, 'prefix', rate, task=task, length=8, mlp_dim=384)
+    rows[f'prefix of {length}'] = minilm.wrapped(scale, 'prefix', task=task, length=length, mlp_dim=0)
+  rows['prefix of 8 by two layers'] = minilm.wrapped(scale, 'prefix', task=task, length=8, mlp_dim=384)
   columns = minilm.columns(scale, *minilm.STUDIED[task], found=True)
   return dict(
     title='Prefixes of MiniLM by length',

@@ -12,22 +12,20 @@ Not run yet.
 from experiments.tables.shared import claims, minilm
 
 LAYERS = 'trunk/layers/.*'
-HEAD = ('(?!trunk/).*', 1.0), ('trunk/pooler/.*', 1.0)
-DISCR = (*HEAD, (LAYERS, dict(layerwise=1 / 2.6)), ('.*', dict(layerwise=1 / 2.6, below=1)))
-LAST = (*HEAD, ('.*', None))
+DISCR = (*minilm.HEAD, (LAYERS, dict(layerwise=1 / 2.6)), ('.*', dict(layerwise=1 / 2.6, below=1)))
 TURNS = {LAYERS: (0.4, 0.6), '.*': (0.2, 0.4)}
 
 
 def frozen(layerwise=1.0, *, layers=6):
   """Multipliers of gradual unfreezing: the head at once, one layer more every tenth of the run, then the embeddings."""
   below = dict(unfreeze=0.1 * (layers + 1), scale=layerwise ** (layers + 1))
-  return (*HEAD, (LAYERS, dict(gradual=0.1, layerwise=layerwise)), ('.*', below))
+  return (*minilm.HEAD, (LAYERS, dict(gradual=0.1, layerwise=layerwise)), ('.*', below))
 
 
 def thawed():
   """Multipliers of chain-thaw: each group in its turn, all in the last two fifths of the run."""
   turns = [(pattern, dict(during=(turn, (0.6, 1.0)))) for pattern, turn in TURNS.items()]
-  head = [(pattern, dict(during=((0.0, 0.2), (0.6, 1.0)))) for pattern, _ in HEAD]
+  head = [(pattern, dict(during=((0.0, 0.2), (0.6, 1.0)))) for pattern, _ in minilm.HEAD]
   return (*head, *turns)
 
 
@@ -35,7 +33,7 @@ BEST = 'freez + discr + stlr'
 ROWS = {  # schedule, multipliers of the rate
   'full': ('constant', ()),
   'full + discr': ('constant', DISCR),
-  'last': ('constant', LAST),
+  'last': ('constant', minilm.HEAD_ALONE),
   'freez': ('constant', frozen()),
   'freez + discr': ('constant', frozen(1 / 2.6)),
   'freez + stlr': ('stlr', frozen()),

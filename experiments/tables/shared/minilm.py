@@ -69,6 +69,9 @@ SHAPES = {  # changes of the rows
 SHORT = dict(data__length=128, data__buckets=(16, 32, 64))
 SMALL = dict(data__batch_size=16, optim__rate=5e-5, epochs=None)
 
+# multipliers of the rate that train the head and the pooler; those of the trunk follow
+HEAD = (('(?!trunk/).*', 1.0), ('trunk/pooler/.*', 1.0))
+HEAD_ALONE = (*HEAD, ('.*', None))
 # kind of task: its columns in tables of wrappers, which have one inner task for all columns
 STUDIED = {'classify': ('TREC', 'SST-2'), 'tag': ('EWT',)}
 INNER = {
@@ -125,9 +128,20 @@ def trunk(scale: str, **changes: Any) -> dict[str, Any]:
   return dict(weights=WEIGHTS, **changes)
 
 
-def wrapped(scale: str, adapter: str, rate: Mapping[str, Any], *, task: str, **settings: Any) -> dict[str, Any]:
+def beside(scale: str) -> dict[str, Any]:
+  """Return the rate of what trains beside a frozen trunk, 20 times that of fine-tuning."""
+  return {'optim.rate': 1e-3} if scale == 'small' else {}
+
+
+def tuned(scale: str) -> dict[str, dict[str, Any]]:
+  """Return the rows that tables of wrappers compare with: all parameters, and the head alone."""
+  head = trunk(scale, tuning=beside(scale) | {'optim.scale': HEAD_ALONE})
+  return {'fine-tuned': trunk(scale), 'head alone': head}
+
+
+def wrapped(scale: str, adapter: str, *, task: str, **settings: Any) -> dict[str, Any]:
   """Return a row whose classifier or tagger is trained beside a frozen trunk by an adapter."""
-  return trunk(scale, tuning={**rate, 'adapter': dict(name=adapter, inner=INNER[task], **settings)})
+  return trunk(scale, tuning={**beside(scale), 'adapter': dict(name=adapter, inner=INNER[task], **settings)})
 
 
 def between(scale: str, name: str) -> dict[str, Any]:

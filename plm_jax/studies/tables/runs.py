@@ -102,15 +102,14 @@ def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places)
     if column.of not in ('tuning', 'evaluation'):
       runs.append([source] if source else [])
       continue
-    path = {'data.path': str(files.path(places.data) / column.folder)} if places.data and column.folder else {}
+    path = _path_of(column.folder, places)
     label = f'row {cell.row!r}, column {cell.column!r}'
     if column.of == 'evaluation':
       keys = {**column.keys, **path, **row.limits.get(cell.column, {}), 'seed': seed}
       runs.append([_run(column.configs[row.family], keys, label=label, source=source, evaluates=True, **start)])
       continue
     if column.between and not row.direct:
-      folder = column.between_folder or column.folder
-      text = {'data.path': str(files.path(places.data) / folder)} if places.data and folder else {}
+      text = _path_of(column.between_folder or column.folder, places)
       keys = {**column.between_keys, **row.between, **text, 'seed': seed}
       start |= dict(source=source, scratch=row.between_start == 'scratch')
       source, start = _run(column.between[row.family], keys, label=f'{label}, between', **start), {}
@@ -129,6 +128,11 @@ def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places)
       for tuning_seed in range(table.tuning_seeds) for point in column.grid or ({},)
     ])  # fmt: skip
   return runs
+
+
+def _path_of(folder: str, places: Places) -> dict[str, str]:
+  """Return `data.path` of a folder below `--data`, if both are given."""
+  return {'data.path': str(files.path(places.data) / folder)} if places.data and folder else {}
 
 
 def _check_splits(column: Column, run: Run, label: str) -> None:
