@@ -47,7 +47,8 @@ def get_table(scale):
   """Takes a scale."""
   rows = {'as BERT': minilm.trunk(scale)}
   for name, (schedule, scales) in ROWS.items():
-    rows[name] = minilm.trunk(scale, tuning={'optim.schedule': schedule, 'optim.scale': scales})
+    scaled = {'optim.scale': scales} if scales else {}
+    rows[name] = minilm.trunk(scale, tuning={'optim.schedule': schedule, **scaled})
   columns = minilm.columns(scale, 'TREC', 'SST-2', 'EWT')
   return dict(
     title='ULMFiT, Table 7, of a Transformer: how MiniLM is fine-tuned',

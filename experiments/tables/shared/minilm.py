@@ -69,8 +69,8 @@ SHAPES = {  # changes of the rows
 SHORT = dict(data__length=128, data__buckets=(16, 32, 64))
 SMALL = dict(data__batch_size=16, optim__rate=5e-5, epochs=None)
 
-# multipliers of the rate that train the head and the pooler; those of the trunk follow
-HEAD = (('(?!trunk/).*', 1.0), ('trunk/pooler/.*', 1.0))
+# multiplier of the rate that trains the head and, where there is one, the pooler; those of the trunk follow
+HEAD = (('(?!trunk/(?!pooler/)).*', 1.0),)
 HEAD_ALONE = (*HEAD, ('.*', None))
 # kind of task: its columns in tables of wrappers, which have one inner task for all columns
 STUDIED = {'classify': ('TREC', 'SST-2'), 'tag': ('EWT',)}
