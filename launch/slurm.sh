@@ -7,8 +7,9 @@
 # The first form submits two jobs: one without accelerators, which makes vocabulary and token stores (plm-jax prepare),
 # and the run, which waits for it. Words before -- are flags of sbatch for the run, PLM_JAX_PREPARE_FLAGS those for the
 # other job, such as '--partition=cpu --cpus-per-task=16'. The second form submits the run alone. --shared=DIR or
-# --shared=gs://BUCKET/FOLDER is where nodes without a common data.cache copy what was prepared from. Compiled programs
-# are stored in the folder `compiled` next to that of the run, unless --compile_cache names another.
+# --shared=gs://BUCKET/FOLDER is where nodes without a common data.cache copy what was prepared from; with --in_place they
+# read tokens there. Compiled programs are stored in the folder `compiled` next to that of the run, unless
+# --compile_cache names another.
 #
 # Each node runs one process on all its devices; all nodes share the run folder and the data. Flags of sbatch on the
 # command line override those below. At the time limit the run saves, and the job is queued again to resume; after a
@@ -56,7 +57,7 @@ shared=() config=() words=()
 workdir='' cache=''
 for word in "$@"; do
   case $word in
-    --shared=*) shared=("$word") ;;
+    --shared=* | --in_place) shared+=("$word") ;;
     *)
       words+=("$word")
       case $word in

@@ -30,6 +30,7 @@
 #   --internal_ip         connect by internal IP, from a machine in the same network
 #   --shared=FOLDER       what is prepared (default gs://BUCKET/plm_jax/stores of the bucket of --workdir; none: nothing
 #                         is shared, and every host prepares its own)
+#   --in_place            take copies no tokens: the run reads them in --shared (needs data.shuffle_window)
 #   --prepare_on=WHERE    here (default if this checkout has .venv), vm (a CPU machine, created and deleted) or hosts
 #   --machine=TYPE        of that CPU machine (default n2-standard-16)
 #   --compile_cache=FOLDER  compiled programs (default gs://BUCKET/plm_jax/compiled; none: not stored)
@@ -143,6 +144,7 @@ parse() {
       --create_flag=--?*) create_flags+=("${1#*=}") ;;
       --internal_ip) internal_ip=1 ;;
       --shared=?*) shared=${1#*=} ;;
+      --in_place) in_place=1 ;;
       --prepare_on=here | --prepare_on=vm | --prepare_on=hosts) prepare_on=${1#*=} ;;
       --prepare_on=*) fail "$1: expected --prepare_on=here, --prepare_on=vm or --prepare_on=hosts" ;;
       --machine=?*) machine=${1#*=} ;;
@@ -468,7 +470,7 @@ prepare_on_vm() {
 # Copies what is prepared to every host, or prepares there if nothing is shared.
 take() {
   local from=''
-  [[ -z $shared ]] || from=" $(quoted "--shared=$shared")"
+  [[ -z $shared ]] || from=" $(quoted "--shared=$shared")${in_place:+ --in_place}"
   limit=86400 on all ssh NODE --command="$worker plm-jax prepare $(config_arguments)$from"
 }
 
@@ -710,7 +712,7 @@ stop() { limit=1200 on all ssh NODE --command="$worker stop"; }
 command='' name='' zone='' project='' type='' runtime='' to='' slices=1 tries=20 poll=30
 limit=1800 timeout="$(command -v timeout || command -v gtimeout || true)"
 ssh_patience=900 first_patience=900 patience=86400  # of watch, in seconds
-shared='' prepare_on='' machine=n2-standard-16 compiled='' given_config=()
+shared='' in_place='' prepare_on='' machine=n2-standard-16 compiled='' given_config=()
 spot=0 direct=0 internal_ip=0 without_checkpoints=0 delete=0 dry_run=0
 create_flags=() variables=() arguments=()
 given=("${@:2}")

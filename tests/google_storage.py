@@ -2,6 +2,7 @@
 
 Objects are in the memory of its process, whole or not at all, and there is no rename: what a client that is killed has
 sent of an object is forgotten. Run as `python -m tests.google_storage`, it prints its port, and ends with its stdin.
+With a number, every answer waits for so many seconds, as over a network.
 """
 
 import base64
@@ -81,6 +82,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
   protocol_version = 'HTTP/1.1'
   store: Store
+  latency = 0.0  # seconds
 
   def log_message(self, *arguments: Any) -> None:
     pass
@@ -109,6 +111,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
   def answer(self) -> None:
     body = self.body()
+    time.sleep(self.latency)
     status, content, headers = self.ask(
       self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, body
     )
@@ -229,6 +232,7 @@ def missing(name: str) -> tuple[int, bytes, dict[str, str]]:
 
 def main() -> None:
   Handler.store = Store()
+  Handler.latency = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
   server = Server(('127.0.0.1', 0), Handler)
   threading.Thread(target=server.serve_forever, daemon=True).start()
   print(server.server_address[1], flush=True)

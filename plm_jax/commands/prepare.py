@@ -11,6 +11,9 @@ will have. A second call finds everything done. Two calls at once take turns, an
 Call it once on any machine, then on each host, where it only copies; interrupted downloads resume. If all hosts see the
 folder `data.cache`, call the command once without --shared.
 
+With --in_place tokens stay in --shared, and training reads them there, in blocks that are held in at most 1 GiB of
+memory: hosts need no disk for the corpus. Rows of data 'stream' are then mixed in windows (`data.shuffle_window`).
+
 --vocab_size=N trains a vocabulary of N ids on the text of the config if vocab.path has none. Without it, the vocabulary
 is trained by the command in the config's header. Text from TensorFlow Datasets is downloaded.
 
@@ -46,12 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   add = parser.add_argument
   add('--vocab_size', type=command.COUNT, metavar='N', help='size of the vocabulary to train if vocab.path has none')
   add('--shared', metavar='DIR', help='folder or bucket to copy missing files from and new files to')
+  add('--in_place', action='store_true', help='leave tokens in --shared, where training reads them in blocks')
   add('--shard', type=_part, metavar='I/N', help='tokenise only part I (from 0) of N of each text')
   add('--json', action='store_true', help='print JSON')
   os.environ['JAX_PLATFORMS'] = 'cpu'  # nothing is computed; a TPU of this machine may be in use
   arguments, settings = command.parse(parser, argv, workdir=False, expand=expand)
   if settings is None:
     return 0
+  if arguments.in_place and arguments.shared is None:
+    raise ConfigError('--in_place needs the folder or bucket to read from: add --shared=DIR')
   if arguments.shared is not None:
     files.path(arguments.shared)  # raises for an unsupported URL before text is read
   signals.check()
@@ -63,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare.share_vocab(settings, arguments.shared)
     _make_vocab(settings, config=arguments.config or '', size=arguments.vocab_size)
     prepare.share_vocab(settings, arguments.shared)
-  prepared = prepare.prepare(settings, shared=arguments.shared, part=arguments.shard)
+  prepared = prepare.prepare(settings, shared=arguments.shared, part=arguments.shard, reads_in_place=arguments.in_place)
   if arguments.json:
     command.show(json.dumps(_plain(prepared), indent=2))
   else:

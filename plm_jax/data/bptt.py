@@ -51,7 +51,7 @@ _MARKS = 3  # <sep>, <sep> and <cls> of a sequence with a second segment
 class Stream(NamedTuple):
   """The concatenated documents of an epoch."""
 
-  ids: np.ndarray | store.Ids | SpeltIds  # [n], the token store
+  ids: store.AnyIds | SpeltIds  # [n], the token store
   starts: np.ndarray  # int64[documents], start of each document of the stream in the store
   ends: np.ndarray  # int64[documents], its end in the stream, end token included
   end_id: int  # id of the end token
@@ -268,7 +268,7 @@ def _batches(
 
 
 def _streams(
-  tokens: store.Tokens, ids: np.ndarray | store.Ids | SpeltIds, *, end_id: int, seed: int
+  tokens: store.Tokens, ids: store.AnyIds | SpeltIds, *, end_id: int, seed: int
 ) -> Callable[[int, bool], Stream]:
   """Build the function (epoch, shuffled) -> stream of the non-empty documents."""
   sizes = np.diff(tokens.offsets)

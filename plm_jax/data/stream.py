@@ -24,7 +24,7 @@ import numpy as np
 from plm_jax.core.keywords import Count
 from plm_jax.core.types import Source, Template, Vocab
 from plm_jax.data.corpora.formats.txt import Boundary
-from plm_jax.data.rows import boundaries, order, packing, segments, spelling, store
+from plm_jax.data.rows import boundaries, in_place, order, packing, segments, spelling, store
 from plm_jax.data.rows.cached import cached
 from plm_jax.data.rows.documents import Corpus
 from plm_jax.data.rows.documents import look as look
@@ -34,6 +34,8 @@ EPOCH = 'tokens'  # counted without preparing the data
 QUICK = dict(path='pydocs', text=None, documents='blank_line', segmenter=None, length=64, batch_size=8)  # smoke test
 
 GIVES = ('tokens', 'segment_ids', 'overlap', 'sentence_ids', 'characters', 'word_marks')
+
+_BLOCK = 2**20  # tokens that are read together in a local shuffle, about a block of a store
 
 Name = Literal['stream', 'documents', 'rows', 'full']
 
@@ -95,6 +97,7 @@ def make(
   quality: Annotated[Mapping[str, Any], 'data.corpora.filters:filter_documents'] | None = None,
   max_bytes: Count = 1_073_741_824,
   shuffle: bool = True,
+  shuffle_window: Count | None = None,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,
   hosts: int = 1,
@@ -113,6 +116,9 @@ def make(
     end: token after a piece. None is the one of the layout ([SEP]; in 'stream' the end-of-document token or else
       [SEP]), '' is nothing.
     bos: in 'stream', put the vocabulary's beginning token before each document, so that its first token is predicted.
+    shuffle_window: number of tokens whose rows are mixed: blocks of a million tokens come in random order, and the rows
+      of this many tokens are mixed. None mixes all rows. Stores read in place need it (`rows/in_place.py`), and a
+      layout other than 'documents', which packs rows from all over the text.
     segmenter: what finds the words of scripts without spaces, for masks of whole words: 'jieba', or 'module:function'
       of your own (`rows/segments.py`). None: words are those that the vocabulary marks.
     Other keywords: see `plm_jax.data`.
@@ -128,8 +134,9 @@ def make(
   if stride is not None and (layout != 'stream' or stride > length):
     raise ValueError(f"stride={stride} needs layout='stream' and at most length={length}: change it, or remove it.")
   share = order.share(batch_size, host=host, hosts=hosts)
+  near = layout != 'documents' and (not shuffle or 0 < (shuffle_window or 0) <= in_place.LARGEST_WINDOW)
   corpus = Corpus(
-    path=path, split=split, text=text, documents=documents, quality=quality, max_bytes=max_bytes, cache=cache
+    path=path, split=split, text=text, documents=documents, quality=quality, max_bytes=max_bytes, cache=cache, near=near
   )
   tokens, ids = _tokenise(corpus, vocab, characters=characters, segmenter=segmenter)
   extra: list[Any] = ['sentences'] * whole_sentences + ['characters'] * characters
@@ -159,12 +166,19 @@ def make(
   batch = functools.partial(
     _batch, ids=ids, rows=rows, frame=frame, starts=starts, length=length, shared=shared, vocab=vocab
   )
-  each = order.shuffled(count, share, seed=seed, shuffle=shuffle)
+  each = order.shuffled(count, share, seed=seed, shuffle=shuffle, window=_window(shuffle_window, length=length))
   most = 1
   if not frame.layout.one_segment:
     counted = cached(tokens, f'most-{digest[:16]}', lambda: {'most': np.array(rows.most())}) if joins else {}
     most = int(counted['most']) if joins else rows.most()
   return order.serve(batch, each, share=share, digest=digest, documents=most)
+
+
+def _window(tokens: int | None, *, length: int) -> order.Window | None:
+  if tokens is None:
+    return None
+  block = min(_BLOCK, tokens)
+  return order.Window(max(block // length, 1), tokens // block)
 
 
 def _tokenise(

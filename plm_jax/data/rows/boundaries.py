@@ -80,7 +80,7 @@ def _tokens_at(
 
 
 def sentences(
-  ids: 'np.ndarray | store.Ids',
+  ids: 'store.AnyIds',
   offsets: np.ndarray,
   *,
   vocab: Vocab,

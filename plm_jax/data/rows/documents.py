@@ -10,7 +10,7 @@ from plm_jax.core.types import Labels, Vocab
 from plm_jax.data.corpora import sources, splits
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.corpora.local import MAX_BYTES
-from plm_jax.data.rows import boundaries, segments, spelling, store
+from plm_jax.data.rows import boundaries, in_place, segments, spelling, store
 
 log = logging.getLogger(__name__)
 READ = ('cache', 'text', 'documents', 'max_bytes')  # keywords of row sources that `sources.documents` takes too
@@ -38,6 +38,7 @@ class Corpus(NamedTuple):
   documents: Boundary = 'blank_line'
   quality: Mapping[str, Any] | None = None
   max_bytes: int = MAX_BYTES
+  near: bool = False  # True if the rows of consecutive batches are near each other, so that ids may be read in place
 
   def __str__(self) -> str:
     return f'{self.path} ({self.split})'
@@ -72,11 +73,14 @@ class Corpus(NamedTuple):
 
   def _whole(self, vocab: Vocab) -> tuple[store.Tokens, store.Texts, range | None]:
     """Return unsliced tokens, documents, and the slice's tokens (None for all)."""
-    texts = sources.documents(by_tokens=True, **self._asdict())
+    settings = self._asdict()
+    near = settings.pop('near')
+    texts = sources.documents(by_tokens=True, **settings)
     where = texts.records.where
     if texts.stats is not None:
       log.info(f'{where}: {texts.stats}')
     tokens = store.on_disk(texts, vocab=vocab, cache=self.cache)
+    in_place.check_near(tokens.ids, near=near, folder=tokens.folder, where=str(self))
     if not len(tokens.ids):
       raise ValueError(f'{where} has no text: {len(texts)} documents, 0 tokens.')
     if texts.split is None:

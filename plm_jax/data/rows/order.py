@@ -144,15 +144,24 @@ def spec(batch: Mapping[str, Any], *, batch_size: int) -> dict[str, jax.ShapeDty
   return {name: jax.ShapeDtypeStruct((batch_size, *leaf.shape[1:]), leaf.dtype) for name, leaf in batch.items()}
 
 
-def shuffled(rows: int, share: Share, *, seed: int, shuffle: bool = True) -> Order[Chosen]:
+class Window(NamedTuple):
+  """A shuffle with locality: blocks of neighbouring rows in random order, and the rows of several blocks mixed."""
+
+  block: int  # rows of a block
+  blocks: int  # consecutive blocks of the random order whose rows are mixed
+
+
+def shuffled(
+  rows: int, share: Share, *, seed: int, shuffle: bool = True, window: Window | None = None
+) -> Order[Chosen]:
   """Order every row once per epoch, in a new order per epoch.
 
   Epochs follow each other without a gap: a batch of training may contain the end of one and the beginning of the next.
-  `once` fills the last batch. shuffle=False keeps the order of the source in every epoch.
+  `once` fills the last batch. shuffle=False keeps the order of the source in every epoch; `window` as in `rows_at`.
   """
 
   def train(step: int, places: np.ndarray) -> Chosen:
-    chosen, epochs = rows_at(step * share.batch_size + places, rows=rows, seed=seed, shuffle=shuffle)
+    chosen, epochs = rows_at(step * share.batch_size + places, rows=rows, seed=seed, shuffle=shuffle, window=window)
     return Chosen(chosen, epochs, np.ones(len(places), bool))
 
   def once(step: int, places: np.ndarray) -> Chosen:
@@ -163,26 +172,53 @@ def shuffled(rows: int, share: Share, *, seed: int, shuffle: bool = True) -> Ord
   return Order(rows, -(-rows // share.batch_size), train, once)
 
 
+_permutation = functools.lru_cache(maxsize=8)(permutation)
+
+
 @functools.lru_cache(maxsize=1024)
 def _epoch_seed(seed: int, epoch: int) -> int:
   return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
 
 
-def rows_at(positions: np.ndarray, *, rows: int, seed: int, shuffle: bool = True) -> tuple[np.ndarray, np.ndarray]:
+def rows_at(
+  positions: np.ndarray, *, rows: int, seed: int, shuffle: bool = True, window: Window | None = None
+) -> tuple[np.ndarray, np.ndarray]:
   """Return rows and epochs at positions of the endless sequence, int64[n] each.
 
   `positions` int64[n] count from step 0. Each of the `rows` rows of an epoch occurs exactly once in every run of `rows`
-  positions that starts at a multiple of it. Every epoch has its own permutation; shuffle=False keeps the order of the
-  source.
+  positions that starts at a multiple of it. Every epoch has its own permutation, of all rows or with the locality of
+  `window`; shuffle=False keeps the order of the source.
   """
   epochs, indices = np.divmod(positions, rows)
   if not shuffle:
     return indices, epochs
-  shuffled = [
-    index_shuffle(index, max_index=rows - 1, seed=_epoch_seed(seed, epoch), rounds=4)
-    for index, epoch in zip(indices.tolist(), epochs.tolist(), strict=True)
-  ]
-  return np.array(shuffled, np.int64), epochs
+  shuffled = np.empty(len(indices), np.int64)
+  for epoch in np.unique(epochs).tolist():
+    here, epoch_seed = epochs == epoch, _epoch_seed(seed, epoch)
+    if window is None:
+      shuffled[here] = [index_shuffle(i, max_index=rows - 1, seed=epoch_seed, rounds=4) for i in indices[here].tolist()]
+    else:
+      shuffled[here] = _nearby(indices[here], rows, epoch_seed, window)
+  return shuffled, epochs
+
+
+def _nearby(indices: np.ndarray, rows: int, seed: int, window: Window) -> np.ndarray:
+  """Return the rows at indices of an epoch with this seed, int64[n].
+
+  11 rows, blocks of 2, 2 blocks mixed; an epoch begins to cut blocks at row 3, and row 2 is left over
+  blocks in random order    7 8 | 3 4    9 10 | 0 1    5 6
+  rows mixed                4 7 3 8      1 9 10 0      6 5    2
+  """
+  size = min(window.block, rows)
+  whole = rows // size  # blocks; the rows left over come last
+  numbers, inside = np.divmod(indices, size * window.blocks)
+  found = indices.copy()
+  for number in np.unique(numbers).tolist():
+    blocks = _permutation(whole, seed)[number * window.blocks : (number + 1) * window.blocks]
+    here = (numbers == number) & (indices < whole * size)
+    block, offset = np.divmod(_permutation(len(blocks) * size, seed, number)[inside[here]], size)
+    found[here] = blocks[block] * size + offset
+  return (found + seed) % rows
 
 
 def iterate(batch_at: Callable[[int], Batch], start: int, stop: int = _ENDLESS) -> Iterator[Batch]:

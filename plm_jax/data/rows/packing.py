@@ -20,7 +20,7 @@ if TYPE_CHECKING:
   from plm_jax.data.rows.segments import Marked
   from plm_jax.data.rows.spelling import SpeltIds
 
-  Ids = np.ndarray | store.Ids | SpeltIds | Marked
+  Ids = store.AnyIds | SpeltIds | Marked
 
 _AT_ONCE = 2**14  # rows or offsets that are looked at together
 Frame = tuple[tuple[int, ...], tuple[int, ...]]  # ids before the piece, ids after it

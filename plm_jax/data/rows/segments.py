@@ -34,7 +34,7 @@ _SPACED = re.compile(rf'(?:[^\W{scripts.ALONE}][{scripts.MARKS}]*)+')  # letters
 class Marked(NamedTuple):
   """The ids of a token store, plus `size` times the mark of each."""
 
-  ids: 'np.ndarray | store.Ids'  # [n], ids of the store
+  ids: 'store.AnyIds'  # [n], ids of the store
   marks: np.ndarray  # uint8[n]
   size: int  # of the vocabulary
 

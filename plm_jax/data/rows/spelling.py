@@ -22,7 +22,7 @@ from plm_jax.text import chars
 class SpeltIds(NamedTuple):
   """The ids of a token store; ids from v on are unknown words."""
 
-  ids: 'np.ndarray | store.Ids'  # [n], ids of the store
+  ids: 'store.AnyIds'  # [n], ids of the store
   places: np.ndarray  # int64[u], positions of unknown words, ascending
   words: np.ndarray  # int32[u], the id of each
   table: np.ndarray  # uint16[v + k, 50], the characters of the vocabulary and of k unknown words

@@ -24,6 +24,7 @@ import numpy as np
 from plm_jax.core.errors import STOPPED, ConfigError, Interrupted, RunError
 from plm_jax.core.types import Vocab
 from plm_jax.data import made
+from plm_jax.data.rows import in_place
 from plm_jax.data.rows.first_read import FirstRead
 from plm_jax.data.rows.token_progress import showing_progress
 from plm_jax.io import files
@@ -97,10 +98,13 @@ class Ids:
     return np.array(self[:], dtype, copy=copy)
 
 
+AnyIds = np.ndarray | Ids | in_place.InPlace
+
+
 class Tokens(NamedTuple):
   """Documents as token ids."""
 
-  ids: np.ndarray | Ids  # uint16 or uint32 [n], all documents end to end; may be a file on disk
+  ids: AnyIds  # uint16 or uint32 [n], all documents end to end; may be a file on disk, or elsewhere
   offsets: np.ndarray  # int64[documents+1], document i is `ids[offsets[i]:offsets[i+1]]`
   digest: str  # digest of the text and the vocabulary
   folder: Path | None = None  # folder of the store; None in memory
@@ -152,18 +156,25 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
     files.remove(folder / 'checked.json')  # from earlier versions
     sealed, blocks = _read_manifest(folder, documents=len(texts))
     try:
-      large, intact = _check(folder, blocks, texts, vocab) if blocks else (False, False)
+      where = in_place.location(folder) if blocks else None
+      if where is not None:
+        _check_lengths(folder, blocks)
+      large, intact = _check(folder, blocks, texts, vocab) if blocks and where is None else (False, bool(blocks))
     except ChangedTokens as error:
       if sealed:
         raise _lost(folder, error) from error
       log.warning('%s differ from manifest.json: tokenising everything again.', error)
       blocks, large, intact = [], False, False
     if not blocks:
+      files.remove(folder / in_place.FILE)
       blocks = _build(folder, texts, vocab, range(len(texts)))
   offsets = _offsets_on_disk(folder, len(texts))
   made.tell('tokens', digest=digest, folder=folder, size=_size(len(texts), int(offsets[-1])), found=intact)
   if not offsets[-1]:
     return Tokens(np.zeros(0, _dtype(vocab)), offsets, digest, folder)
+  if where is not None:
+    remote = in_place.Blocks(where, [block for block in blocks if block.tokens], _dtype(vocab))
+    return Tokens(in_place.InPlace(remote, range(int(offsets[-1]))), offsets, digest, folder)
   ids = np.asarray(files.map_array(folder / 'tokens.bin', _dtype(vocab)))
 
   def check(block: Block) -> None:
@@ -339,6 +350,14 @@ def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> tup
   for block in damaged:
     _repair(folder, block, texts, vocab)
   return large, intact and not damaged
+
+
+def _check_lengths(folder: Path, blocks: list[Block]) -> None:
+  """Compare the lengths of a store that is read in place with their checksums."""
+  with files.open(folder / 'lengths.bin', 'rb') as file:
+    for block in blocks:
+      if _sha256(file.read(block.documents * _LENGTH.itemsize)) != block.lengths_sha256:
+        raise RunError(f'{folder} is damaged: remove it, and repeat plm-jax prepare with --shared and --in_place')
 
 
 def _repair(folder: Path, block: Block, texts: Texts, vocab: Vocab) -> None:

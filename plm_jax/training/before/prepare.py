@@ -13,6 +13,7 @@ from plm_jax import config
 from plm_jax.core.types import Source
 from plm_jax.data import made
 from plm_jax.data.made import Made
+from plm_jax.data.rows import in_place
 from plm_jax.io import downloads, files
 from plm_jax.io.files import Where
 from plm_jax.text import published
@@ -53,7 +54,11 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-  settings: Mapping[str, Any], *, shared: Where | None = None, part: tuple[int, int] | None = None
+  settings: Mapping[str, Any],
+  *,
+  shared: Where | None = None,
+  part: tuple[int, int] | None = None,
+  reads_in_place: bool = False,
 ) -> Prepared:
   """Make the token stores and tables of a run in `data.cache`.
 
@@ -64,6 +69,7 @@ def prepare(
   Args:
     shared: where what is missing is taken from, and what was made is left; None for nowhere.
     part: a worker and the number of workers, of which each tokenises a part of each text; None to join the parts.
+    reads_in_place: whether ids of tokens stay in the shared place, and training reads them there.
   """
   settings = from_data.filled(settings)
   vocab = make_vocab(settings)
@@ -71,7 +77,7 @@ def prepare(
   lines: list[Line] = []
   facts = {}
   for place, block in config.of_data(settings).items():
-    source, found = _opened(place, block, settings, parts, shared=shared, part=part)
+    source, found = _opened(place, block, settings, parts, shared=shared, part=part, reads_in_place=reads_in_place)
     lines += found
     if place == 'data' and source is not None:
       facts = {
@@ -120,7 +126,7 @@ def _opened(
         make()
       break
     except made.Unmade as unmade:
-      if unmade.made.folder in taken or not _take(unmade.made, block, shared):
+      if unmade.made.folder in taken or not _take(unmade.made, block, shared, reads_in_place=at['reads_in_place']):
         files.check_writable(shared, name='--shared')  # before it is made, which may take hours
         if at['part'] is None:
           _take_parts(unmade.made, block, shared)
@@ -165,7 +171,7 @@ def share_vocab(settings: Mapping[str, Any], shared: Where | None) -> None:
         log.info('%s: copied to %s', source, target)
 
 
-def _take(one: Made, block: Mapping[str, Any], shared: Where) -> bool:
+def _take(one: Made, block: Mapping[str, Any], shared: Where, *, reads_in_place: bool) -> bool:
   """Copy from the shared place to the cache; False if not possible."""
   there = _in_shared(one, block, shared)
   if one.folder is None or there is None or not files.is_file(there / SHARED[one.what][-1]):
@@ -174,7 +180,10 @@ def _take(one: Made, block: Mapping[str, Any], shared: Where) -> bool:
   lock = own / 'lock' if one.what != 'rows' else one.folder.with_suffix('.lock')  # of who makes it
   with files.locked(lock, doing='making it'):
     for name in SHARED[one.what]:
-      _bring(there / name, one.folder / name)
+      if reads_in_place and name == 'tokens.bin':
+        files.write_json(one.folder / in_place.FILE, {'tokens': str(there / name)})
+      else:
+        _bring(there / name, one.folder / name)
     if one.what == 'tokens':
       files.remove(own / 'blocks.jsonl')  # of a store that was under way
   log.info('%s: taken from %s', one.folder, there)
@@ -200,7 +209,7 @@ def _bring(source: Path, target: Path) -> None:
 def _leave(one: Made, block: Mapping[str, Any], shared: Where, *, replaces: bool) -> None:
   """Copy from the cache to the shared place, unless sound there."""
   there = _in_shared(one, block, shared)
-  if one.folder is None or there is None:
+  if one.folder is None or there is None or files.exists(one.folder / in_place.FILE):
     return
   last = there / SHARED[one.what][-1]
   if files.is_file(last):

@@ -196,6 +196,34 @@ def test_other_hosts_take_what_one_has_made(
     assert {name: found[name] for name in FACTS} == {name: first[name] for name in FACTS}
 
 
+def test_hosts_read_in_place_what_one_has_made(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+  """The same batches, with no ids in the cache; a copy is made again once the folder is removed."""
+  shared, hosts = tmp_path / 'shared', [tmp_path / str(number) for number in range(2)]
+  for folder in hosts:
+    folder.mkdir()
+  configs = [write_config(folder, data) for folder in hosts]
+  first = prepared(configs[0], capsys, f'--shared={shared}')
+  whole = contents(shared)
+  monkeypatch.delattr(store, '_encode')  # nothing is tokenised
+  for state in ('taken', 'there'):
+    found = prepared(configs[1], capsys, f'--shared={shared}', '--in_place')
+    assert states(found) == {state} and {name: found[name] for name in FACTS} == {name: first[name] for name in FACTS}
+  assert contents(shared) == whole
+  assert not list(hosts[1].rglob('tokens.bin'))
+  for config, folder in zip(configs, hosts, strict=True):
+    loop.train(json.loads(config.read_text()), folder / 'run', stop_at=2)
+  copied, read = ((folder / 'run' / 'data.json').read_text() for folder in hosts)
+  assert copied == read
+  for folder in (hosts[1] / 'cache' / 'tokens').iterdir():
+    shutil.rmtree(folder)
+  assert states(prepared(configs[1], capsys, f'--shared={shared}')) == {'taken'}
+  assert len(list(hosts[1].rglob('tokens.bin'))) == 2
+  with pytest.raises(ConfigError, match=r'add --shared=DIR'):
+    prepare.main([f'--config={configs[1]}', '--in_place'])
+
+
 def test_hosts_copy_the_vocabulary(
   data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
