@@ -104,6 +104,23 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(
   assert again.returncode == 0 and '12 steps' in again.stderr
 
 
+def test_training_reads_tokens_where_they_are(google: str, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  """The batches of a copy, with no ids on this machine."""
+  kept = []
+  for number, flags in enumerate(([], ['--in_place'])):
+    config, cache = tmp_path / f'{number}.json', tmp_path / f'cache{number}'
+    runs.write_config(config, runs.settings('mlm', data, data={'cache': str(cache), 'shuffle_window': 512}))
+    done = runs.command('prepare', f'--config={config}', f'--shared={google}/stores', *flags)
+    assert done.returncode == 0, done.stderr
+    done = runs.command('train', f'--config={config}', f'--workdir={tmp_path}/run{number}')
+    assert done.returncode == 0, done.stderr
+    kept.append(len(list((cache / 'tokens').rglob('tokens.bin'))))
+  assert kept[0] > kept[1] == 0
+  first, second = (tmp_path / f'run{number}' for number in range(2))
+  assert runs.curve(first) == runs.curve(second)
+  assert not runs.differing(runs.saved_state(first), runs.saved_state(second))
+
+
 def test_what_is_done_with_a_run(
   google: str, data: pathlib.Path, undisturbed: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

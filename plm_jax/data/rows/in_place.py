@@ -32,7 +32,7 @@ _AT_ONCE = 8  # blocks that are read at the same time
 
 
 def location(folder: Path) -> Path | None:
-  """Return where the ids of a store in `folder` are, or None if they are in the folder."""
+  """Return the location of a store's ids; None if in its folder."""
   named = files.read_json(folder / FILE, default=None)
   return None if named is None else files.path(named['tokens'])
 
@@ -49,7 +49,7 @@ class Blocks:
     self._begin = functools.lru_cache(max(HELD // largest, 1))(self._submit)
 
   def read(self, numbers: Sequence[int]) -> list[np.ndarray]:
-    """Return the ids of these blocks; raise RunError for a block that differs from its checksum."""
+    """Return the ids of these blocks; raise RunError for a damaged one."""
     begun = [self._begin(number) for number in numbers]
     try:
       return [block.result() for block in begun]
@@ -106,7 +106,10 @@ class InPlace:
 
 
 def check_near(ids: Any, *, near: bool, folder: Path | None, where: str) -> None:
-  """Raise ConfigError if a store read in place is larger than memory, and batches read all over it."""
+  """Refuse batches from all over a large store elsewhere.
+
+  Raises ConfigError unless `near`, or unless all blocks are held in memory.
+  """
   if isinstance(ids, InPlace) and not near and len(ids) * ids.blocks.dtype.itemsize > HELD:
     raise ConfigError(
       f'{where} is read in place, so batches need rows near each other: set data.shuffle_window={2**26} in layouts '

@@ -353,7 +353,7 @@ def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> tup
 
 
 def _check_lengths(folder: Path, blocks: list[Block]) -> None:
-  """Compare the lengths of a store that is read in place with their checksums."""
+  """Compare the lengths of a store elsewhere with their checksums."""
   with files.open(folder / 'lengths.bin', 'rb') as file:
     for block in blocks:
       if _sha256(file.read(block.documents * _LENGTH.itemsize)) != block.lengths_sha256:
