@@ -117,8 +117,8 @@ def make(
       [SEP]), '' is nothing.
     bos: in 'stream', put the vocabulary's beginning token before each document, so that its first token is predicted.
     shuffle_window: number of tokens whose rows are mixed: blocks of a million tokens come in random order, and the rows
-      of this many tokens are mixed. None mixes all rows. Stores read in place need it (`rows/in_place.py`), and a
-      layout other than 'documents', which packs rows from all over the text.
+      of this many tokens are mixed. None mixes all rows. Stores read in place (`rows/in_place.py`) need 2**20 to
+      2**27, and a layout other than 'documents', which packs rows from all over the text.
     segmenter: what finds the words of scripts without spaces, for masks of whole words: 'jieba', or 'module:function'
       of your own (`rows/segments.py`). None: words are those that the vocabulary marks.
     Other keywords: see `plm_jax.data`.
@@ -134,7 +134,7 @@ def make(
   if stride is not None and (layout != 'stream' or stride > length):
     raise ValueError(f"stride={stride} needs layout='stream' and at most length={length}: change it, or remove it.")
   share = order.share(batch_size, host=host, hosts=hosts)
-  near = layout != 'documents' and (not shuffle or 0 < (shuffle_window or 0) <= in_place.LARGEST_WINDOW)
+  near = layout != 'documents' and (not shuffle or _BLOCK <= (shuffle_window or 0) <= in_place.LARGEST_WINDOW)
   corpus = Corpus(
     path=path, split=split, text=text, documents=documents, quality=quality, max_bytes=max_bytes, cache=cache, near=near
   )
@@ -166,7 +166,7 @@ def make(
   batch = functools.partial(
     _batch, ids=ids, rows=rows, frame=frame, starts=starts, length=length, shared=shared, vocab=vocab
   )
-  each = order.shuffled(count, share, seed=seed, shuffle=shuffle, window=_window(shuffle_window, length=length))
+  each = order.shuffled(count, share, seed=seed, shuffle=shuffle, window=_window(shuffle_window, count, tokens.ids))
   most = 1
   if not frame.layout.one_segment:
     counted = cached(tokens, f'most-{digest[:16]}', lambda: {'most': np.array(rows.most())}) if joins else {}
@@ -174,11 +174,11 @@ def make(
   return order.serve(batch, each, share=share, digest=digest, documents=most)
 
 
-def _window(tokens: int | None, *, length: int) -> order.Window | None:
-  if tokens is None:
+def _window(tokens: int | None, rows: int, ids: store.AnyIds) -> order.Window | None:
+  if tokens is None or tokens >= len(ids):
     return None
   block = min(_BLOCK, tokens)
-  return order.Window(max(block // length, 1), tokens // block)
+  return order.Window(max(block * rows // len(ids), 1), tokens // block)  # rows may be short, or overlap
 
 
 def _tokenise(

@@ -2,8 +2,8 @@
 
 `plm-jax prepare --shared=DIR --in_place` copies everything of a store except `tokens.bin`, and writes its location to
 `in_place.json`. A block of the store's manifest, about a million tokens, is read whole and compared with its checksum.
-The blocks read last stay in memory, at most `HELD` bytes. So the rows of consecutive batches have to be near each
-other: `data.shuffle_window` of `data.stream`.
+The blocks read last stay in memory, at most `HELD` bytes a store. So the rows of consecutive batches have to be near
+each other: `data.shuffle_window` of `data.stream`.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE = 'in_place.json'
-HELD = 2**30  # bytes of blocks in memory
+HELD = 2**30  # bytes of blocks of a store in memory
 LARGEST_WINDOW = HELD // 8  # tokens: two windows of ids of 4 bytes
 _AT_ONCE = 8  # blocks that are read at the same time
 
@@ -61,15 +61,19 @@ class Blocks:
     return self._pool.submit(self._read, self._blocks[number])
 
   def _read(self, block: 'Block') -> np.ndarray:
+    offset = block.first_token * self.dtype.itemsize
     for tried in range(2):
-      ids = files.read_array(self.where, self.dtype, count=block.tokens, offset=block.first_token * self.dtype.itemsize)
+      try:
+        ids = files.read_array(self.where, self.dtype, count=block.tokens, offset=offset)
+      except FileNotFoundError as error:
+        raise RunError(f'{self.where} does not exist: repeat plm-jax prepare with --shared and --in_place') from error
       if hashlib.sha256(ids.tobytes()).hexdigest() == block.tokens_sha256:
         return ids
       log.warning('%s: tokens from %d differ from their checksum (%s)', self.where, block.first_token,
                   'reading them again' if not tried else 'twice')  # fmt: skip
     raise RunError(
-      f'{self.where} is damaged at token {block.first_token:,}: remove {self.where.parent}, and make it again: '
-      'plm-jax prepare with the same --config and --shared'
+      f'{self.where.parent} is damaged at token {block.first_token:,}: remove it, and repeat plm-jax prepare with '
+      '--shared and --in_place'
     )
 
 

@@ -172,7 +172,7 @@ def shuffled(
   return Order(rows, -(-rows // share.batch_size), train, once)
 
 
-_permutation = functools.lru_cache(maxsize=8)(permutation)
+_permutation = functools.lru_cache(maxsize=64)(permutation)  # two of each source of a mixture
 
 
 @functools.lru_cache(maxsize=1024)
@@ -205,18 +205,18 @@ def rows_at(
 def _nearby(indices: np.ndarray, rows: int, seed: int, window: Window) -> np.ndarray:
   """Return the rows at indices of an epoch with this seed, int64[n].
 
-  11 rows, blocks of 2, 2 blocks mixed; an epoch begins to cut blocks at row 3, and row 2 is left over
-  blocks in random order    7 8 | 3 4    9 10 | 0 1    5 6
-  rows mixed                4 7 3 8      1 9 10 0      6 5    2
+  11 rows, blocks of 2, 2 blocks mixed; this epoch cuts blocks from row 7, and row 6 is left over
+  blocks in random order    7 8 | 0 1    2 3 | 4 5    9 10 | 6
+  rows mixed                7 0 1 8      4 5 3 2      6 9 10
   """
   size = min(window.block, rows)
-  whole = rows // size  # blocks; the rows left over come last
-  numbers, inside = np.divmod(indices, size * window.blocks)
-  found = indices.copy()
+  whole, mixed = rows // size, size * window.blocks  # whole blocks; the rows left over are a shorter one, the last
+  numbers, inside = np.divmod(indices, mixed)
+  found = np.empty_like(indices)
   for number in np.unique(numbers).tolist():
-    blocks = _permutation(whole, seed)[number * window.blocks : (number + 1) * window.blocks]
-    here = (numbers == number) & (indices < whole * size)
-    block, offset = np.divmod(_permutation(len(blocks) * size, seed, number)[inside[here]], size)
+    here, first = numbers == number, number * window.blocks
+    blocks = np.append(_permutation(whole, seed)[first : first + window.blocks], whole)
+    block, offset = np.divmod(_permutation(min(mixed, rows - number * mixed), seed, number)[inside[here]], size)
     found[here] = blocks[block] * size + offset
   return (found + seed) % rows
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plm_jax import config
+from plm_jax.core.errors import RunError
 from plm_jax.core.types import Source
 from plm_jax.data import made
 from plm_jax.data.made import Made
@@ -132,6 +133,13 @@ def _opened(
           _take_parts(unmade.made, block, shared)
         break
       taken.add(unmade.made.folder)
+    except RunError:
+      stores = [one.folder for one in told if one.what == 'tokens' and one.folder is not None]
+      gone = [folder for folder in stores if (ids := in_place.location(folder)) and not files.is_file(ids)]
+      for folder in gone:  # taken or made again
+        files.remove(folder / 'manifest.json')
+      if not gone:
+        raise
     finally:
       renewed |= {one.folder for one in told if not one.found}
   try:
@@ -181,8 +189,10 @@ def _take(one: Made, block: Mapping[str, Any], shared: Where, *, reads_in_place:
   with files.locked(lock, doing='making it'):
     for name in SHARED[one.what]:
       if reads_in_place and name == 'tokens.bin':
-        files.write_json(one.folder / in_place.FILE, {'tokens': str(there / name)})
+        files.write_json(one.folder / in_place.FILE, {'tokens': str(files.absolute(there / name))})
       else:
+        if name == 'tokens.bin':
+          files.remove(one.folder / in_place.FILE)  # of a call with --in_place
         _bring(there / name, one.folder / name)
     if one.what == 'tokens':
       files.remove(own / 'blocks.jsonl')  # of a store that was under way

@@ -122,10 +122,13 @@ def test_a_damaged_block_is_read_again_and_then_refused(text, tmp_path, monkeypa
   assert 'reading them again' in caplog.text
   ids = corpus(text, tmp_path).ids
   path.write_bytes(bytes([sound[0] ^ 1]) + sound[1:])
-  with pytest.raises(RunError, match=r'damaged at token 0: remove .*elsewhere, and make it again: plm-jax prepare'):
+  with pytest.raises(RunError, match=r'elsewhere is damaged at token 0: remove it, and repeat plm-jax prepare'):
     ids.take(np.arange(3))
   path.write_bytes(sound)
   assert ids.take(np.arange(3)).tolist() == expected[:3].tolist()  # not raised again
+  path.unlink()
+  with pytest.raises(RunError, match=r'tokens.bin does not exist: repeat plm-jax prepare with --shared and --in_place'):
+    corpus(text, tmp_path).ids.take(np.arange(3))
   lengths = folder / 'lengths.bin'
   lengths.write_bytes(bytes([lengths.read_bytes()[0] ^ 1]) + lengths.read_bytes()[1:])
   with pytest.raises(RunError, match=r'remove it, and repeat plm-jax prepare with --shared and --in_place'):
@@ -148,7 +151,7 @@ def test_rows_from_everywhere_are_refused_before_they_are_read(text, tmp_path, m
   monkeypatch.setattr(in_place, 'HELD', 100)
   near = dict(shuffle_window=2**26)
   fix = rf'data.shuffle_window=67108864 in layouts stream, full or rows.*Or copy it: remove {folder}'
-  for refused in ({}, dict(shuffle_window=2**40), near | dict(layout='documents')):
+  for refused in ({}, dict(shuffle_window=2**40), dict(shuffle_window=2**19), near | dict(layout='documents')):
     with pytest.raises(ConfigError, match=fix):
       make(text, tmp_path, **refused)
   with pytest.raises(ConfigError, match=fix):
@@ -183,8 +186,38 @@ def test_windows_mix_rows_of_a_few_blocks():
   assert len(orders) == 9
 
 
+@pytest.mark.parametrize(('rows', 'window'), [(1900, order.Window(1000, 64)), (2999, order.Window(1000, 2))])
+def test_rows_left_over_are_mixed(rows, window):
+  """No part of an epoch is in the order of the text."""
+  chosen, _ = order.rows_at(np.arange(rows), rows=rows, seed=0, window=window)
+  assert (np.diff(chosen) == 1).mean() < 0.02
+
+
+def test_a_window_counts_tokens_also_where_rows_are_short(tmp_path, monkeypatch):
+  monkeypatch.setattr(stream, '_BLOCK', 40)
+  text = small.write_text(tmp_path / 'train.txt', small.documents([4] * 100))
+  batches = make(text, tmp_path, layout='rows', shuffle_window=80).read(0)
+  rows = np.sort(np.concatenate([next(batches)['row_id'] for _ in range(5)]))  # of 80 tokens
+  gaps = np.diff(np.append(rows, rows[0] + 100))
+  assert (gaps > 1).sum() <= 2  # two blocks of ten rows
+
+
+def test_a_window_of_the_whole_text_mixes_all_rows(text, tmp_path):
+  every = tokens_of(make(text, tmp_path))
+  np.testing.assert_array_equal(tokens_of(make(text, tmp_path, shuffle_window=2**30)), every)
+  assert (tokens_of(make(text, tmp_path, shuffle_window=64)) != every).any()
+
+
+def test_sources_of_a_mixture_compute_each_window_once():
+  order._permutation.cache_clear()
+  for _ in range(3):
+    for seed in range(20):
+      order.rows_at(np.arange(3), rows=1000, seed=seed, window=order.Window(8, 8))
+  assert order._permutation.cache_info().misses == 40
+
+
 def test_the_order_of_windows_stays_the_same_from_version_to_version():
   assert order.rows_at(np.arange(11), rows=11, seed=0, window=order.Window(2, 2))[0].tolist() == GOLDEN
 
 
-GOLDEN = [7, 0, 1, 8, 4, 5, 3, 2, 9, 10, 6]
+GOLDEN = [7, 0, 1, 8, 4, 5, 3, 2, 6, 9, 10]  # the worked example of `order`

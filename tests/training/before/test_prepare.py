@@ -12,7 +12,7 @@ import pytest
 
 from plm_jax.cli import command
 from plm_jax.commands import prepare
-from plm_jax.core.errors import ConfigError
+from plm_jax.core.errors import ConfigError, RunError
 from plm_jax.data.rows import store
 from plm_jax.text import tokenizer
 from plm_jax.training import loop, parts
@@ -222,6 +222,45 @@ def test_hosts_read_in_place_what_one_has_made(
   assert len(list(hosts[1].rglob('tokens.bin'))) == 2
   with pytest.raises(ConfigError, match=r'add --shared=DIR'):
     prepare.main([f'--config={configs[1]}', '--in_place'])
+
+
+def test_tokens_in_place_that_are_moved_damaged_or_gone_are_found_again(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+  """As the message says, by repeating the command."""
+  (tmp_path / 'host').mkdir()
+  config, moved = write_config(tmp_path / 'host', data), tmp_path / 'moved'
+  first = prepared(write_config(tmp_path, data), capsys, f'--shared={tmp_path}/shared')
+  monkeypatch.chdir(tmp_path)
+  assert states(prepared(config, capsys, '--shared=shared', '--in_place')) == {'taken'}
+  monkeypatch.chdir('/')  # the location does not depend on it
+  assert states(prepared(config, capsys)) == {'there'}
+  (tmp_path / 'shared').rename(moved)
+  with pytest.raises(RunError, match='does not exist: repeat plm-jax prepare with --shared and --in_place'):
+    loop.train(json.loads(config.read_text()), tmp_path / 'run', stop_at=1)
+  with monkeypatch.context() as patch:
+    patch.delattr(store, '_encode')  # nothing is tokenised
+    found = prepared(config, capsys, f'--shared={moved}', '--in_place')
+  assert {line['state'] for line in found['lines'] if line['what'] == 'tokens'} == {'taken'}
+  assert not list((tmp_path / 'host').rglob('tokens.bin'))
+  for manifest in (tmp_path / 'host').rglob('manifest.json'):
+    manifest.unlink()  # as if it was killed, and then copied
+  prepared(config, capsys, f'--shared={moved}')
+  assert len(list((tmp_path / 'host').rglob('tokens.bin'))) == 2
+  assert not list((tmp_path / 'host').rglob('in_place.json'))
+  shutil.rmtree(tmp_path / 'host' / 'cache')
+  prepared(config, capsys, f'--shared={moved}', '--in_place')
+  whole = contents(moved)
+  for file in moved.rglob('tokens.bin'):
+    file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+  for _ in range(2):
+    with pytest.raises(RunError, match='damaged at token 0: remove it, and repeat') as told:
+      prepared(config, capsys, f'--shared={moved}', '--in_place')
+    shutil.rmtree(str(told.value).split()[0])
+  found = prepared(config, capsys, f'--shared={moved}', '--in_place')
+  assert {name: found[name] for name in FACTS} == {name: first[name] for name in FACTS}
+  names = {name for name in whole if name.endswith('.bin')}
+  assert {name: contents(moved)[name] for name in names} == {name: whole[name] for name in names}
 
 
 def test_hosts_copy_the_vocabulary(
