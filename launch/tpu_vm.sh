@@ -217,6 +217,7 @@ place() {
   [[ $shared != none ]] || shared=''
   [[ $compiled != none ]] || compiled=''
   if [[ -z $shared ]]; then
+    [[ -z $in_place ]] || fail "--in_place needs --shared=gs://BUCKET/FOLDER"
     [[ -z $prepare_on || $prepare_on == hosts ]] || fail "--prepare_on=$prepare_on needs --shared=gs://BUCKET/FOLDER"
     prepare_on=hosts
   elif [[ -z $prepare_on ]]; then

@@ -682,6 +682,7 @@ def test_fetch_copies_from_a_host_where_there_is_no_bucket(cloud: Cloud) -> None
     (['up', 'one', '--zone=a', '--type=v4-8', '--', '--config=c.py'], '--workdir='),
     (['fetch', 'one', '--zone=a'], '-- --workdir='),
     (['up', 'one', '--zone=a', '--type=v4-8', '--prepare_on=vm', '--', '--config=c.py', '--workdir=r'], '--shared='),
+    (['up', 'one', '--zone=a', '--type=v4-8', '--in_place', '--', '--config=c.py', '--workdir=r'], 'needs --shared='),
     (['up', 'one', '--zone=a', '--type=v4-8', '--prepare_on=moon', '--', '--config=c.py'], '=here'),
   ],
 )

@@ -12,8 +12,7 @@ Call it once on any machine, then on each host, where it only copies; interrupte
 folder `data.cache`, call the command once without --shared.
 
 With --in_place tokens stay in --shared, and training reads them there, in blocks that are held in at most 1 GiB of
-memory a text: hosts need no disk for the corpus. Rows of data 'stream' are then mixed in windows
-(`data.shuffle_window`). The machine that makes the tokens holds a copy.
+memory a text: only the machine that makes them holds a copy. Rows are mixed in windows (`data.shuffle_window`).
 
 --vocab_size=N trains a vocabulary of N ids on the text of the config if vocab.path has none. Without it, the vocabulary
 is trained by the command in the config's header. Text from TensorFlow Datasets is downloaded.

@@ -149,6 +149,7 @@ class Window(NamedTuple):
 
   block: int  # rows of a block
   blocks: int  # consecutive blocks of the random order whose rows are mixed
+  mix: Callable[..., np.ndarray] = permutation  # or the same with a cache
 
 
 def shuffled(
@@ -159,6 +160,8 @@ def shuffled(
   Epochs follow each other without a gap: a batch of training may contain the end of one and the beginning of the next.
   `once` fills the last batch. shuffle=False keeps the order of the source in every epoch; `window` as in `rows_at`.
   """
+  if window is not None:  # the cache holds two windows, and the blocks of two epochs
+    window = window._replace(mix=functools.lru_cache(maxsize=4)(permutation))
 
   def train(step: int, places: np.ndarray) -> Chosen:
     chosen, epochs = rows_at(step * share.batch_size + places, rows=rows, seed=seed, shuffle=shuffle, window=window)
@@ -170,9 +173,6 @@ def shuffled(
     return Chosen(np.where(real, positions, 0), np.zeros(len(places), np.int64), real)
 
   return Order(rows, -(-rows // share.batch_size), train, once)
-
-
-_permutation = functools.lru_cache(maxsize=64)(permutation)  # two of each source of a mixture
 
 
 @functools.lru_cache(maxsize=1024)
@@ -215,8 +215,8 @@ def _nearby(indices: np.ndarray, rows: int, seed: int, window: Window) -> np.nda
   found = np.empty_like(indices)
   for number in np.unique(numbers).tolist():
     here, first = numbers == number, number * window.blocks
-    blocks = np.append(_permutation(whole, seed)[first : first + window.blocks], whole)
-    block, offset = np.divmod(_permutation(min(mixed, rows - number * mixed), seed, number)[inside[here]], size)
+    blocks = np.append(window.mix(whole, seed)[first : first + window.blocks], whole)
+    block, offset = np.divmod(window.mix(min(mixed, rows - number * mixed), seed, number)[inside[here]], size)
     found[here] = blocks[block] * size + offset
   return (found + seed) % rows
 

@@ -156,9 +156,7 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
     files.remove(folder / 'checked.json')  # from earlier versions
     sealed, blocks = _read_manifest(folder, documents=len(texts))
     try:
-      where = in_place.location(folder) if blocks else None
-      if where is not None:
-        _check_lengths(folder, blocks)
+      where = _elsewhere(folder, blocks) if blocks else None
       large, intact = _check(folder, blocks, texts, vocab) if blocks and where is None else (False, bool(blocks))
     except ChangedTokens as error:
       if sealed:
@@ -352,12 +350,15 @@ def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> tup
   return large, intact and not damaged
 
 
-def _check_lengths(folder: Path, blocks: list[Block]) -> None:
-  """Compare the lengths of a store elsewhere with their checksums."""
-  with files.open(folder / 'lengths.bin', 'rb') as file:
-    for block in blocks:
-      if _sha256(file.read(block.documents * _LENGTH.itemsize)) != block.lengths_sha256:
-        raise RunError(f'{folder} is damaged: remove it, and repeat plm-jax prepare with --shared and --in_place')
+def _elsewhere(folder: Path, blocks: list[Block]) -> Path | None:
+  """Return the location of ids elsewhere; compare their lengths with checksums."""
+  with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    if (where := in_place.location(folder)) is None:
+      return None
+    with files.open(folder / 'lengths.bin', 'rb') as file:
+      if all(_sha256(file.read(block.documents * _LENGTH.itemsize)) == block.lengths_sha256 for block in blocks):
+        return where
+  raise RunError(f'{folder} is damaged: remove it, and repeat plm-jax prepare with --shared and --in_place')
 
 
 def _repair(folder: Path, block: Block, texts: Texts, vocab: Vocab) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from plm_jax.core.errors import ConfigError, RunError
 from plm_jax.data import pairs, stream
+from plm_jax.data.corpora import splits
 from plm_jax.data.rows import documents, in_place, order, store
 from plm_jax.io import files
 from tests.data import small
@@ -107,7 +108,7 @@ def test_threads_read_at_once(text, tmp_path):
 
 def test_a_damaged_block_is_read_again_and_then_refused(text, tmp_path, monkeypatch, caplog):
   expected = np.array(corpus(text, tmp_path).ids)
-  folder = leave(tmp_path / 'cache', tmp_path / 'elsewhere')
+  leave(tmp_path / 'cache', tmp_path / 'elsewhere')
   path = tmp_path / 'elsewhere' / 'tokens.bin'
   sound, original, tried = path.read_bytes(), files.read_array, []
 
@@ -129,9 +130,23 @@ def test_a_damaged_block_is_read_again_and_then_refused(text, tmp_path, monkeypa
   path.unlink()
   with pytest.raises(RunError, match=r'tokens.bin does not exist: repeat plm-jax prepare with --shared and --in_place'):
     corpus(text, tmp_path).ids.take(np.arange(3))
-  lengths = folder / 'lengths.bin'
-  lengths.write_bytes(bytes([lengths.read_bytes()[0] ^ 1]) + lengths.read_bytes()[1:])
-  with pytest.raises(RunError, match=r'remove it, and repeat plm-jax prepare with --shared and --in_place'):
+
+
+DAMAGE = [('lengths.bin', None), ('lengths.bin', b'1234')] + [
+  (in_place.FILE, content) for content in (b'', b'{}', b'[]', b'{"tokens": 1}')
+]
+
+
+@pytest.mark.parametrize(('name', 'content'), DAMAGE)
+def test_damage_in_the_cache_names_its_folder(text, tmp_path, name, content):
+  corpus(text, tmp_path)
+  folder = leave(tmp_path / 'cache', tmp_path / 'elsewhere')
+  (folder / name).unlink()
+  if content is not None:
+    (folder / name).write_bytes(content)
+  with pytest.raises(
+    RunError, match=rf'{folder} is damaged: remove it, and repeat plm-jax prepare with --shared and --'
+  ):
     corpus(text, tmp_path)
 
 
@@ -208,12 +223,15 @@ def test_a_window_of_the_whole_text_mixes_all_rows(text, tmp_path):
   assert (tokens_of(make(text, tmp_path, shuffle_window=64)) != every).any()
 
 
-def test_sources_of_a_mixture_compute_each_window_once():
-  order._permutation.cache_clear()
-  for _ in range(3):
-    for seed in range(20):
-      order.rows_at(np.arange(3), rows=1000, seed=seed, window=order.Window(8, 8))
-  assert order._permutation.cache_info().misses == 40
+def test_sources_of_a_mixture_compute_each_window_once(monkeypatch):
+  computed = []
+  monkeypatch.setattr(order, 'permutation', lambda *key: computed.append(key) or splits.permutation(*key))
+  share = order.share(4, host=0, hosts=1)
+  orders = [order.shuffled(1000, share, seed=seed, window=order.Window(8, 8)) for seed in range(20)]
+  for step in range(3):
+    for each in orders:
+      each.train(step, share.places)
+  assert len(computed) == 40
 
 
 def test_the_order_of_windows_stays_the_same_from_version_to_version():
