@@ -28,7 +28,7 @@ from plm_jax.core.trunk import longest_row
 from plm_jax.core.types import Array, PyTree
 from plm_jax.generate import conventions, decode
 from plm_jax.inference.opened import Opened
-from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
+from plm_jax.layers.losses import chunked_cross_entropy
 
 MAX_NEW = 256  # tokens to generate by default, as in the harness
 LOGIT_ROWS = 8  # rows whose logits are in memory at once
@@ -339,14 +339,9 @@ def _score(
     before = jnp.pad(answer[:, :-1], ((0, 0), (1, 0)), constant_values=start_id or 0)
     sides = {'encoder_tokens': tokens, 'encoder_segment_ids': segment_ids}
     features = apply(**sides, decoder_tokens=before, decoder_segment_ids=answer_segments)
-
-  def of_chunk(chunk: tuple[Array, Array]) -> tuple[Array, Array]:
-    logits = apply(chunk[0], method='attend')
-    return cross_entropy(logits, chunk[1]), most_likely(logits, chunk[1])
-
-  nats, is_best = in_chunks(of_chunk, (features, answer), rows=LOGIT_ROWS)
+  nats, is_best = chunked_cross_entropy(functools.partial(apply, method='attend'), features, answer, rows=LOGIT_ROWS)
   real = answer_segments > 0
-  return -jnp.where(real, nats, 0.0).sum(axis=1), (is_best | ~real).all(axis=1)
+  return -jnp.where(real, nats, 0.0).sum(axis=1), ((is_best > 0) | ~real).all(axis=1)
 
 
 def run(

@@ -12,7 +12,6 @@ frequent words must come first, as `text/words.py` makes it.
 """
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -27,8 +26,8 @@ from plm_jax.core.trunk import Streams
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers import sampled_softmax
 from plm_jax.layers.linear import Embed, normal
-from plm_jax.layers.losses import chunked_cross_entropy
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
+from plm_jax.objectives.causal_lm import score
 
 PAPER = Paper(year=2018, title='Peters et al., ELMo', architecture='lstm', objective_family='autoregressive')
 READS = ('segment_ids', 'next_tokens', 'characters', 'backward_next_tokens', 'backward_characters')
@@ -184,7 +183,7 @@ def loss(s: BidirectionalLmSettings, forward: Forward, example: Example, carry: 
   """Compute cross-entropy of next words both ways, and the next carry."""
   targets, weights = example.targets, example.targets['weights']
   features, after = forward(**example.inputs, carry=carry)
-  nats, correct = score(s, forward, features, targets)
+  nats, correct = score(forward, features, targets['ids'], rows=s.logit_rows)
   half = weights.shape[1] // 2
   metrics = {
     'loss': metric(nats, weights),
@@ -199,13 +198,5 @@ def predict(s: BidirectionalLmSettings, forward: Forward, example: Example) -> d
   """Compute nats of each weighted target, starting each row from zero states."""
   targets = example.targets
   features, _ = forward(**example.inputs)
-  nats, _ = score(s, forward, features, targets)
+  nats, _ = score(forward, features, targets['ids'], rows=s.logit_rows)
   return {'nats': nats * targets['weights'], 'weights': targets['weights']}
-
-
-def score(
-  s: BidirectionalLmSettings, forward: Forward, features: Array, targets: Mapping[str, Array]
-) -> tuple[Array, Array]:
-  """Compute nats and correctness of each next word, f32[b, 2 l] twice."""
-  attend = lambda part: forward(method='attend', features=part)  # noqa: E731
-  return chunked_cross_entropy(attend, features, targets['ids'], rows=s.logit_rows)

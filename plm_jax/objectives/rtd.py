@@ -21,10 +21,10 @@ from plm_jax.core.keywords import Count, Rate, Temperature, Weight
 from plm_jax.core.sharding import each_row
 from plm_jax.core.trunk import Attends
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
-from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy
+from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, exact_loss, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.noise.keys import row_keys
-from plm_jax.objectives import corrupt, mlm, rtd_model
+from plm_jax.objectives import causal_lm, corrupt, mlm, rtd_model
 from plm_jax.objectives.rtd_model import Sharing
 
 PAPER = Paper(year=2020, title='Clark et al., ELECTRA', architecture='encoder', objective_family='contrastive')
@@ -287,8 +287,7 @@ def restore(s: RtdSettings, forward: Forward, example: Example, tokens: Array) -
     features = mlm.states_at(hidden, example.inputs['predict'])
     masked = mlm.score(forward(method='attend', features=features), targets)
     return masked.value, {f'restore_{name}': masked.metrics[name] for name in ('loss', 'accuracy')}
-  attend = lambda part: forward(method='attend', features=part)  # noqa: E731
-  nats, _ = chunked_cross_entropy(attend, hidden, targets['original'], rows=s.logit_rows)
+  nats, _ = causal_lm.score(forward, hidden, targets['original'], rows=s.logit_rows)
   copied = tokens == targets['original']
   gate = forward(method='copies', features=hidden)
   nats, weights = copy_cross_entropy(nats, gate, copied), targets['token_weights']

@@ -29,7 +29,7 @@ from plm_jax.core.keywords import Count, PartRate, Std
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, uniform
-from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
+from plm_jax.layers.losses import chunked_cross_entropy
 from plm_jax.layers.lstm import State
 from plm_jax.layers.means import metric, row_terms, scaled_sum, whole_loss
 from plm_jax.objectives import translate
@@ -208,18 +208,9 @@ def loss(s: TranslateViewsSettings, forward: Forward, example: Example, carry: P
   for view in VIEWS:
     predicted = real.at[:, 0].set(False) if view == 'future' else real
     weights = predicted * targets['row_weight'][:, None]
-    nats, right = _scored(s, forward, view, seen[view], generated.tokens)
+    attend = lambda part, view=view: forward(method='attend', features=part, view=view)  # noqa: E731
+    nats, right = chunked_cross_entropy(attend, seen[view], generated.tokens, rows=s.reader.rows)
     per_text = (nats * predicted).sum(axis=1) / jnp.maximum(predicted.sum(axis=1), 1)
     value += scaled_sum(per_text, targets['row_weight'], targets['row_scale'])
     metrics |= {view: metric(nats, weights), f'{view}_accuracy': metric(right, weights)}
   return Loss(value, metrics | {'loss': whole_loss(value, targets)})
-
-
-def _scored(s: TranslateViewsSettings, forward: Forward, view: str, features: Array, ids: Array) -> tuple[Array, Array]:
-  """Compute -log p and correctness of tokens, f32[b, t] twice."""
-
-  def score_chunk(chunk: tuple[Array, Array]) -> tuple[Array, Array]:
-    logits = forward(method='attend', features=chunk[0], view=view)
-    return cross_entropy(logits, chunk[1]), most_likely(logits, chunk[1]).astype(jnp.float32)
-
-  return in_chunks(score_chunk, (features, ids), rows=s.reader.rows)
