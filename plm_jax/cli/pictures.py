@@ -9,9 +9,13 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from plm_jax.core.errors import ConfigError
-from plm_jax.io import run_paths
+from plm_jax.io import files, run_paths
+
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +46,19 @@ def check_place(file: Path, *, name: str) -> None:
 def form_of(file: Path) -> str:
   """Return the file type of a picture's suffix, or png."""
   return file.suffix.removeprefix('.').lower() or 'png'
+
+
+def new(width: float, height: float) -> 'Figure':
+  """Create an empty figure; sizes are in inches."""
+  from matplotlib.figure import Figure
+
+  return Figure(figsize=(width, height), layout='constrained')
+
+
+def save(figure: 'Figure', file: Path, *, dpi: int = 130) -> None:
+  """Write a figure as the suffix of the file says."""
+  with files.replacing(file) as temporary:
+    figure.savefig(temporary, format=form_of(file), dpi=dpi)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ from rich.table import Table
 from plm_jax.cli import pictures, tables
 from plm_jax.core.errors import ConfigError
 from plm_jax.inference.opened import Opened
-from plm_jax.io import files
 from plm_jax.training.parts import check_length
 
 
@@ -126,11 +125,9 @@ def show(heads: Sequence[Head], *, title: str) -> None:
 @pictures.every_script()
 def draw(maps: Maps, out: Path) -> None:
   """Draw one panel per head: queries down, keys across, darker is more."""
-  from matplotlib.figure import Figure
-
   layers, heads, length, _ = maps.weights.shape
   side = min(4.0 if layers * heads > 1 else 9.0, max(1.6, 0.16 * length))
-  figure = Figure(figsize=(side * heads + 1, side * layers + 1), layout='constrained')
+  figure = pictures.new(side * heads + 1, side * layers + 1)
   grid: Any = figure.subplots(layers, heads, squeeze=False)
   tokens, hidden = [pictures.plain(token) for token in maps.tokens], [''] * length
   for layer, head in np.ndindex(layers, heads):
@@ -143,5 +140,4 @@ def draw(maps: Maps, out: Path) -> None:
   figure.supxlabel('key', fontsize=8)
   figure.supylabel('query', fontsize=8)
   figure.colorbar(image, ax=grid, label='attention weight', fraction=0.05)
-  with files.replacing(out) as temporary:
-    figure.savefig(temporary, format=pictures.form_of(out), dpi=130)
+  pictures.save(figure, out)

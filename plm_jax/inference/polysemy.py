@@ -19,7 +19,6 @@ from plm_jax.core import scripts
 from plm_jax.core.errors import ConfigError, counted
 from plm_jax.inference import nearest, vectors
 from plm_jax.inference.opened import Opened
-from plm_jax.io import files
 
 
 class Uses(NamedTuple):
@@ -116,9 +115,7 @@ def show(uses: Uses) -> None:
 @pictures.every_script()
 def draw(uses: Uses, out: Path) -> None:
   """Draw the cosine of each pair of texts over the layers."""
-  from matplotlib.figure import Figure
-
-  figure = Figure(figsize=(7, 4.2), layout='constrained')
+  figure = pictures.new(7, 4.2)
   axes = figure.subplots()
   for first, second in _pairs(uses):
     axes.plot(
@@ -134,5 +131,4 @@ def draw(uses: Uses, out: Path) -> None:
   axes.legend(frameon=False, fontsize=9)
   axes.grid(alpha=0.25)
   axes.spines[['top', 'right']].set_visible(False)
-  with files.replacing(out) as temporary:
-    figure.savefig(temporary, format=pictures.form_of(out), dpi=130)
+  pictures.save(figure, out)

@@ -11,7 +11,6 @@ import numpy as np
 from plm_jax.cli import pictures
 from plm_jax.core.errors import ConfigError
 from plm_jax.inference.nearest import Table
-from plm_jax.io import files
 
 # directions of a label from its point, and the side of the text that is nearest to it
 SIDES = (
@@ -53,9 +52,7 @@ def project(table: Table, words: Sequence[str]) -> Map:
 @pictures.every_script()
 def draw(word_map: Map, out: Path) -> None:
   """Draw a point and a label per word."""
-  from matplotlib.figure import Figure
-
-  figure = Figure(figsize=(7, 6), layout='constrained')
+  figure = pictures.new(7, 6)
   axes = figure.subplots()
   axes.scatter(word_map.places[:, 0], word_map.places[:, 1], s=14)
   axes.set_xlabel(f'first component, {word_map.share[0]:.0%} of the variance')
@@ -64,8 +61,7 @@ def draw(word_map: Map, out: Path) -> None:
   axes.grid(alpha=0.25)
   axes.spines[['top', 'right']].set_visible(False)
   _place_labels(figure, axes, word_map)
-  with files.replacing(out) as temporary:
-    figure.savefig(temporary, format=pictures.form_of(out), dpi=130)
+  pictures.save(figure, out)
 
 
 def _place_labels(figure: Any, axes: Any, word_map: Map) -> None:

@@ -39,11 +39,9 @@ def curves(workdir: Where, *, best_step: int | None = None) -> Path | None:
     return None
   if best_step is None:
     best_step = run_folder.read_result(folder).get('best_step')
-  from matplotlib.figure import Figure
-
   columns = min(2, len(panels))
   rows = math.ceil(len(panels) / columns)
-  figure = Figure(figsize=(5.6 * columns, 3.6 * rows), layout='constrained')
+  figure = pictures.new(5.6 * columns, 3.6 * rows)
   figure.suptitle(pictures.plain(files.absolute(folder.root).name), fontsize=12)
   axes = figure.subplots(rows, columns, squeeze=False).flatten()
   for spare in axes[len(panels) :]:
@@ -51,8 +49,7 @@ def curves(workdir: Where, *, best_step: int | None = None) -> Path | None:
   for axis, (title, lines) in zip(axes, panels.items(), strict=False):
     _draw(axis, title, lines, best_step if title == LOSS else None)
   try:
-    with files.replacing(folder.curves) as temporary:
-      figure.savefig(temporary, format='png', dpi=130)
+    pictures.save(figure, folder.curves)
   except OSError as error:  # the picture can be drawn again from the metrics
     log.warning('%s cannot be written: %s', folder.curves, error.strerror)
     return None

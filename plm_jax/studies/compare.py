@@ -176,10 +176,9 @@ def _show(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
 
 def draw(groups: Mapping[str, Sequence[Line]], metric: str, file: Path) -> None:
   """Plot a curve for each group, with a band of one deviation."""
-  from matplotlib.figure import Figure
   from matplotlib.ticker import EngFormatter
 
-  figure = Figure(figsize=(7.6, 4.8), layout='constrained')
+  figure = pictures.new(7.6, 4.8)
   axes = figure.subplots()
   for index, (name, lines) in enumerate(groups.items()):
     steps, mean, deviation = bands.band(lines)
@@ -194,5 +193,4 @@ def draw(groups: Mapping[str, Sequence[Line]], metric: str, file: Path) -> None:
   axes.spines[['top', 'right']].set_visible(False)
   axes.legend(frameon=False, fontsize=8, ncols=1 + len(groups) // 16)
   files.make_named_folder(file.parent, name='the folder of --out')
-  with files.replacing(file) as temporary:
-    figure.savefig(temporary, format='png', dpi=130)
+  pictures.save(figure, file)

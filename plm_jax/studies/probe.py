@@ -152,10 +152,9 @@ def show(table: Mapping[str, Any]) -> None:
 
 def draw(all_tables: Sequence[Mapping[str, Any]], file: Path) -> None:
   """Plot each table as a curve over layers, mixes as dashed lines."""
-  from matplotlib.figure import Figure
   from matplotlib.ticker import MaxNLocator
 
-  figure = Figure(figsize=(6.4, 4.2), layout='constrained')
+  figure = pictures.new(6.4, 4.2)
   axes = figure.subplots()
   for index, table in enumerate(all_tables):
     colour = pictures.COLOURS[index % len(pictures.COLOURS)]
@@ -172,5 +171,4 @@ def draw(all_tables: Sequence[Mapping[str, Any]], file: Path) -> None:
   axes.xaxis.set_major_locator(MaxNLocator(integer=True))
   axes.grid(alpha=0.25)
   axes.legend(frameon=False)
-  with files.replacing(file) as temporary:
-    figure.savefig(temporary, format='png', dpi=120)
+  pictures.save(figure, file, dpi=120)

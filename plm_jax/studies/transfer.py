@@ -368,9 +368,7 @@ def print_table(table: Mapping[str, Any]) -> None:
 
 def draw(table: Mapping[str, Any], chosen: Mapping[tuple[str, int, int], Mapping[str, Any]], file: Path) -> None:
   """Plot test scores by size, and validation curves."""
-  from matplotlib.figure import Figure
-
-  figure = Figure(figsize=(11, 4.2), layout='constrained')
+  figure = pictures.new(11, 4.2)
   left, right = figure.subplots(1, 2)
   colours = dict(zip(('pretrained', 'scratch'), pictures.COLOURS, strict=False))
   names = {'scratch': 'from scratch', 'pretrained': 'pre-trained'}
@@ -394,5 +392,4 @@ def draw(table: Mapping[str, Any], chosen: Mapping[tuple[str, int, int], Mapping
   for axes in (left, right):
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, loc='upper left')
-  with files.replacing(file) as temporary:
-    figure.savefig(temporary, format='png', dpi=120)
+  pictures.save(figure, file, dpi=120)

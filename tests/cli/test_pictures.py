@@ -89,7 +89,7 @@ def test_words_of_a_map_do_not_cover_each_other(tmp_path, monkeypatch):
   monkeypatch.setattr(Figure, 'savefig', lambda figure, *given, **more: drawn.append(figure))
   places = np.random.default_rng(0).normal(size=(24, 2)) * 0.05
   words = [f'word{place}' for place in range(24)]
-  monkeypatch.setattr(projection.files, 'replacing', contextlib.nullcontext)
+  monkeypatch.setattr(projection.pictures.files, 'replacing', contextlib.nullcontext)
   projection.draw(projection.Map(words, np.concatenate([places, [[5.0, 5.0]]])[:24], (0.5, 0.3)), tmp_path / 'x.png')
   (figure,) = drawn
   figure.draw_without_rendering()

@@ -193,30 +193,26 @@ def draw_importance(sweep: Sweep, done: Sequence[FrozenTrial], file: Path) -> No
   study.add_trials(done)
   evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=TREES, seed=sweep.seed)
   importance = optuna.importance.get_param_importances(study, evaluator=evaluator, params=names)
-  from matplotlib.figure import Figure
-
-  figure = Figure(figsize=(6.4, 1.2 + 0.4 * len(importance)), layout='constrained')
+  figure = pictures.new(6.4, 1.2 + 0.4 * len(importance))
   axes = figure.subplots()
   order = list(importance)[::-1]
   bars = axes.barh([pictures.plain(name) for name in order], [importance[name] for name in order], color='C0')
   axes.bar_label(bars, fmt='%.2f', padding=3)
   axes.set(xlim=(0, 1.1), xlabel=f'share of the variance of {pictures.plain(sweep.metric)} over {len(done)} trials')
   axes.spines[['top', 'right']].set_visible(False)
-  with files.replacing(file) as temporary:
-    figure.savefig(temporary, format='png', dpi=130)
+  pictures.save(figure, file)
 
 
 def draw_parallel(sweep: Sweep, done: Sequence[FrozenTrial], file: Path) -> None:
   """Plot each finished trial over parallel axes of keys and the metric."""
   from matplotlib import colormaps
   from matplotlib.colors import Normalize
-  from matplotlib.figure import Figure
 
   keys = [key for key in sweep.space if any(key.name in trial.params for trial in done)]
   values = [_value(trial) for trial in done]
   low, high = min(values), max(values)
   norm, colours = Normalize(low, high if high > low else low + 1), colormaps['viridis']
-  figure = Figure(figsize=(max(5.0, 1.9 * (len(keys) + 1)), 4.6), layout='constrained')
+  figure = pictures.new(max(5.0, 1.9 * (len(keys) + 1)), 4.6)
   axes = figure.subplots()
   for trial in sorted(done, key=_value, reverse=sweep.direction == 'minimize'):  # the best on top
     heights, value = [_height(key, trial.params.get(key.name)) for key in keys], norm(_value(trial))
@@ -237,8 +233,7 @@ def draw_parallel(sweep: Sweep, done: Sequence[FrozenTrial], file: Path) -> None
   axes.set_xlim(-0.1, len(keys) + 0.5)
   axes.set_yticks([])
   axes.spines[['top', 'right', 'left', 'bottom']].set_visible(False)
-  with files.replacing(file) as temporary:
-    figure.savefig(temporary, format='png', dpi=130)
+  pictures.save(figure, file)
 
 
 def _height(key: Key, value: Any) -> float:

@@ -38,20 +38,17 @@ def draw(table: Table, cells: Cells, file: files.Path, *, remark: str = '') -> N
 
 
 def _drawn(table: Table, cells: Cells) -> Any:
-  from matplotlib.figure import Figure
-
   names = [name for name in table.columns if any((row, name) in cells for row in table.rows)]
   axis = {name: column.along[0] for name in names if (column := table.columns[name]).along is not None}
   if names and len(axis) == len(names):
     kinds = list(dict.fromkeys(axis.values()))
-    figure = Figure(figsize=(1 + 4.4 * len(kinds), 4.4), layout='constrained')
+    figure = pictures.new(1 + 4.4 * len(kinds), 4.4)
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
       _curves(axes, table, cells, kind, [name for name in names if axis[name] == kind])
     return figure
   names = names or list(table.columns)[:1]
   rows, columns = -(-len(names) // PANELS), min(len(names), PANELS)
-  size = (2.2 + 2.6 * columns, rows * (1.6 + 0.36 * len(table.rows)))
-  figure = Figure(figsize=size, layout='constrained')
+  figure = pictures.new(2.2 + 2.6 * columns, rows * (1.6 + 0.36 * len(table.rows)))
   panels = figure.subplots(rows, columns, sharey=True, squeeze=False)
   heights = {row: len(table.rows) - index for index, row in enumerate(table.rows)}
   for axes, name in itertools.zip_longest(panels.flat, names):
