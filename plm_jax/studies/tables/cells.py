@@ -33,16 +33,7 @@ from plm_jax.studies.tables.runs import Cell, Run
 
 log = logging.getLogger(__name__)
 
-EMPTY: dict[str, Any] = {
-  'scale': '',
-  'command': '',
-  'cells': {},
-  'runs': {},
-  'failed': {},
-  'plateau': {},
-  'machine': '',
-  'code': '',
-}
+EMPTY: dict[str, Any] = dict(scale='', command='', cells={}, runs={}, failed={}, plateau={}, machine='', code='')
 NOT_KNOWN = 'not known'
 NOT_FINITE = ('nan', 'inf', '-inf')  # as stored in JSON
 CLOSE = 1e-6  # relative rounding error of a mean over examples

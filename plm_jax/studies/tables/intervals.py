@@ -28,6 +28,11 @@ class Measured(NamedTuple):
   dev: np.ndarray | None = None
   points: int = 1  # number of points of a grid; fine-tunings are ordered by seed and then by point
 
+  @property
+  def finite(self) -> np.ndarray:
+    """Return the values of the runs with a result."""
+    return self.values[~np.isnan(self.values)]
+
 
 class Interval(NamedTuple):
   """A difference, its confidence interval of `LEVEL`, and its p-value."""
@@ -180,7 +185,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def is_known(a: Measured, b: Measured) -> bool:
   """Return whether `difference` can resample examples or runs."""
-  return are_paired(a, b) or min(int(np.count_nonzero(~np.isnan(cell.values))) for cell in (a, b)) > 1
+  return are_paired(a, b) or min(len(a.finite), len(b.finite)) > 1
 
 
 def are_paired(a: Measured, b: Measured) -> bool:

@@ -89,8 +89,3 @@ def num_at_chance(cell: Measured | None, column: Column) -> int:
   if cell is None or chance is None or column.of != 'tuning':
     return 0
   return intervals.num_at_chance(cell, chance, better=column.better)
-
-
-def num_runs(cell: Measured) -> int:
-  """Count the runs of a cell with a result."""
-  return int(np.count_nonzero(~np.isnan(cell.values)))

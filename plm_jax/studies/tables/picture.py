@@ -70,7 +70,7 @@ def _dots(axes: Any, table: Table, cells: Cells, name: str, heights: Mapping[str
   """Plot one column, with each row at its height."""
   for row, height in heights.items():
     if (cell := cells.get((row, name))) is not None:
-      values = _runs(cell)
+      values = cell.finite
       axes.plot(values, np.full(len(values), height + 0.12), 'o', color=MEASURED, alpha=0.35, markersize=4)
       mean = intervals.summarise(cell, table.summary)
       axes.plot(
@@ -105,7 +105,7 @@ def _curves(axes: Any, table: Table, cells: Cells, kind: str, names: Sequence[st
     dashes = ('-', '--', '-.', ':')[index // len(pictures.COLOURS) % 4]
     axes.plot([x for x, _ in points], means, dashes, color=colour, label=label)
     for x, cell in points:
-      axes.plot(np.full(len(_runs(cell)), x), _runs(cell), 'o', color=colour, alpha=0.4, markersize=4)
+      axes.plot(np.full(len(cell.finite), x), cell.finite, 'o', color=colour, alpha=0.4, markersize=4)
     printed = sorted((along[name], value) for name, value in row.published.items() if name in along)
     if printed:
       axes.plot(*zip(*printed, strict=True), 'D', color=colour, markerfacecolor='none')
@@ -124,10 +124,6 @@ def _levels(columns: Mapping[str, Column]) -> dict[str, float]:
   """Find the baseline scores that are equal in all columns."""
   first, *others = (column.trivial for column in columns.values())
   return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
-
-
-def _runs(cell: Measured) -> np.ndarray:
-  return cell.values[~np.isnan(cell.values)]
 
 
 def _better(column: Column) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from scipy import stats
 
 from plm_jax import config
@@ -152,7 +151,7 @@ def verdict(table: Table, row: str, column: str, cell: Measured | None) -> str:
     return ''
   if reason := table.rows[row].unlike.get(column, ''):
     return reason
-  values = cell.values[~np.isnan(cell.values)]
+  values = cell.finite
   mean = intervals.summarise(cell, table.summary)
   if table.columns[column].of == 'evaluation' or table.columns[column].over:
     digits = max(len(f'{number:.10g}'.partition('.')[2]) for number in published.values())

@@ -12,7 +12,7 @@ from plm_jax.io import files
 from plm_jax.studies.tables import cells, intervals, picture, published
 from plm_jax.studies.tables.file import BEST, BEST_POINT, CHANCE, CHOSEN, Claim, Origin, Table, origin
 from plm_jax.studies.tables.intervals import Measured
-from plm_jax.studies.tables.measured import constant, measured, num_at_chance, num_runs
+from plm_jax.studies.tables.measured import constant, measured, num_at_chance
 from plm_jax.studies.tables.published import DIFFERS
 
 LEFT = 0.5  # nats below the entropy of word frequencies at which a network has left the plateau
@@ -34,7 +34,7 @@ def cell_text(cell: Measured | None, table: Table) -> str:
   """Format a cell, such as '78.3 ± 0.4 (3)'."""
   if cell is None:
     return ''
-  values = cell.values[~np.isnan(cell.values)]
+  values = cell.finite
   if cell.dev is not None and len(values) > 1:
     return f'{shown(intervals.summarise(cell, table.summary))} (best of {len(values)} on dev)'
   spread = f' ± {shown(float(values.std(ddof=1)))}' if len(values) > 1 and values.std() > 0 else ''
@@ -80,7 +80,7 @@ def _grid(table: Table, results: Mapping[str, Any]) -> list[str]:
       mark = ' **differs**' if verdicts[row_name, name] == DIFFERS else ''
       cell = measured(table, results, row_name, name)
       if cell is not None and (count := num_at_chance(cell, table.columns[name])):
-        mark = f', {count} of {num_runs(cell)} at chance{mark}'
+        mark = f', {count} of {len(cell.finite)} at chance{mark}'
       line += [cell_text(cell, table) + mark] * filled
     lines.append(_line(line))
   for trivial in dict.fromkeys(name for column in table.columns.values() for name in column.trivial):
@@ -149,7 +149,7 @@ def _interval(table: Table, results: Mapping[str, Any], claim: Claim) -> interva
     return None
   if not any(counts := _at_chance(table, better, than, claim)):
     return intervals.difference(better, than, table.summary)
-  runs = [num_runs(cell) for cell in (better, than)]
+  runs = [len(better.finite), len(than.finite)]
   differs = claim.than in table.rows and counts[0] * runs[1] != counts[1] * runs[0]
   return intervals.of_counts(counts, runs) if differs else None
 
@@ -194,7 +194,7 @@ def _claim(
   if better is None or than is None:
     return [*line, '', '', 'not measured', '', '']
   if any(counts := _at_chance(table, better, than, claim)):
-    texts = [f'{count} of {num_runs(cell)}' for count, cell in zip(counts, (better, than), strict=True)]
+    texts = [f'{count} of {len(cell.finite)}' for count, cell in zip(counts, (better, than), strict=True)]
     is_sure = interval is not None and adjusted <= 1 - intervals.LEVEL
     sign = 'not compared' if not is_sure else 'agrees' if counts[0] < counts[1] else 'opposite'
     ending = ['yes' if is_sure else '', '' if interval is None else _p_text(adjusted)]
@@ -368,7 +368,7 @@ def comma_separated(table: Table, results: Mapping[str, Any]) -> str:
   for row_name, row in table.rows.items():
     for name, column in table.columns.items():
       cell = measured(table, results, row_name, name)
-      values = np.array([]) if cell is None else cell.values[~np.isnan(cell.values)]
+      values = np.array([]) if cell is None else cell.finite
       number = '' if cell is None else f'{intervals.summarise(cell, table.summary):.6g}'
       spread = f'{values.std(ddof=1):.6g}' if len(values) > 1 else ''
       each = ' '.join(f'{value:.6g}' for value in values)
