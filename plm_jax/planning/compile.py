@@ -23,12 +23,11 @@ from plm_jax.layers import attention
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.planning import hlo
 from plm_jax.planning.topology import Topology
-from plm_jax.runs import history
 from plm_jax.training import evaluation, feed
 from plm_jax.training.before import preflight
 from plm_jax.training.cost import flops, sizes
 from plm_jax.training.parts import Parts, Settings, make_layout, make_parts
-from plm_jax.training.step import Maker, abstract_params, eval_step, init_params, state_maker, train_step
+from plm_jax.training.step import Maker, eval_step, init_params, train_step
 
 GIB = 2**30
 MFU = (0.4, 0.5, 0.6)
@@ -63,12 +62,7 @@ def make(settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence
   if parts.task.for_documents is not None:
     parts = parts._replace(task=parts.task.for_documents(1))
   spec = preflight.batch_spec(parts, settings['data'])
-  with errors.stage(parts.user):
-    shapes = abstract_params(parts.task, spec)
-  with errors.stage('optim'):
-    steps = settings['steps'] or history.MOST_STEPS
-    tx = optim.make(params=shapes, steps=steps, trains=parts.task.trains, **settings['optim'])
-  maker = state_maker(parts.task, tx, spec, layout=layout)
+  maker, tx = preflight.abstract_maker(settings, parts, layout)
   return AbstractRun(parts=parts, layout=layout, spec=spec, tx=tx, maker=maker, rows=rows)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from plm_jax import checkpoint, optim, weights
+from plm_jax import checkpoint, weights
 from plm_jax.checkpoint import CheckpointError, Step, saved_steps
 from plm_jax.cli import progress, signals
 from plm_jax.config import one_part
@@ -20,7 +20,7 @@ from plm_jax.io import checksums, files
 from plm_jax.io.files import Where
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import by_class as by_classes
-from plm_jax.runs import history, metrics, predicted, run_folder, scoring
+from plm_jax.runs import metrics, predicted, run_folder, scoring
 from plm_jax.training import evaluation, feed, init_sources, outcome, parts, trained_part
 from plm_jax.training.before import from_data, preflight
 from plm_jax.training.evaluate_folder import Spec, model_of, placed, without_folded
@@ -368,9 +368,7 @@ def _reader(
   settings: Settings, folder: RunFolder, task: Task, spec: Spec, *, layout: sharding.Layout
 ) -> Callable[[int], PyTree]:
   """Return a function from step to evaluation parameters."""
-  with errors.stage('optim'):
-    horizon = settings['steps'] or history.MOST_STEPS  # rates are not read
-    tx = optim.make(params=abstract_params(task, spec), steps=horizon, trains=task.trains, **settings['optim'])
+  tx = parts.make_optimiser(settings, abstract_params(task, spec), task)  # rates are not read
   abstract, cut = state_maker(task, tx, spec, layout=layout).abstract, settings['save'] == 'trained'
   abstract = trained_part.cut(abstract, tx) if cut else abstract
 

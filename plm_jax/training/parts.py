@@ -12,17 +12,18 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from plm_jax import config
+from plm_jax import config, optim
 from plm_jax.cli import signals
 from plm_jax.config import annotations, build, signatures
 from plm_jax.core import errors, sharding
 from plm_jax.core.batch import BATCH, axes_of
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.sharding import Layout
-from plm_jax.core.types import Execution, Labels, Source, Task, Template, Vocab
+from plm_jax.core.types import Execution, Labels, PyTree, Source, Task, Template, Vocab
 from plm_jax.io import downloads, files
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.layers import positions
+from plm_jax.runs import history
 from plm_jax.text import recipe, tokenizer
 
 log = logging.getLogger(__name__)
@@ -317,6 +318,13 @@ def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -
       if giving:
         found.append(f'{where}.{setting} ({", ".join(repr(file.rpartition(".")[2]) for file in giving)})')
   return ' or '.join(found) or f'{where}.name'
+
+
+def make_optimiser(settings: Settings, params: PyTree, task: Task, steps: int | None = None) -> optim.Optimiser:
+  """Build the optimiser of a task, for a schedule of `steps`."""
+  with errors.stage('optim'):
+    steps = steps or settings['steps'] or history.MOST_STEPS
+    return optim.make(params=params, steps=steps, trains=task.trains, **settings['optim'])
 
 
 def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -27,7 +27,7 @@ from plm_jax.training.before import preflight
 from plm_jax.training.context import RunData, RunOptions
 from plm_jax.training.guards import extension
 from plm_jax.training.init_sources import check_sources, check_vocab_of, init_params_from, unfinished
-from plm_jax.training.parts import make_template, reads_second
+from plm_jax.training.parts import make_optimiser, make_template, reads_second
 from plm_jax.training.step import Maker, TrainState, abstract_params, advance_first, state_maker
 from plm_jax.training.stopping import Stopping
 
@@ -80,8 +80,8 @@ def make_start(
   with errors.stage(data.parts.user):
     shapes = abstract_params(task, spec)
   # optimisers of other lengths differ in their rates only, and have the same state
-  make_optimiser = functools.partial(_make_optimiser, settings=settings, params=shapes, trains=task.trains)
-  optimiser = make_optimiser(history.total(settings))
+  optimiser_of = functools.partial(make_optimiser, settings, shapes, task)
+  optimiser = optimiser_of(history.total(settings))
   preflight.remark_groups(settings, shapes, task=task)
   preflight.remark_export(settings, shapes, data.parts.trunk)
   key = jax.random.key(settings['seed'])
@@ -98,13 +98,13 @@ def make_start(
     frozen.write(checkpoints.folder, optimiser.split(state.params)[1], main=held.is_main, is_new=restored is None)
   if options.extend is not None:
     is_finished = bool(held.finished)
-    settings = extension.extended(settings, options.extend, at=step, finished=is_finished, optimiser_of=make_optimiser)
+    settings = extension.extended(settings, options.extend, at=step, finished=is_finished, optimiser_of=optimiser_of)
   _write_folder(held, data, settings)
   return Start(
     settings=settings,
     key=key,
     checkpoints=checkpoints,
-    make_optimiser=make_optimiser,
+    make_optimiser=optimiser_of,
     optimiser=optimiser,
     maker=maker,
     to_save=to_save,
@@ -122,11 +122,6 @@ def unsound(state: TrainState) -> dict[str, Array]:
   arrays = {'params': state.params, 'opt_state': optim.arrays(state.opt_state), 'carry': state.carry}
   floats = {path: leaf for path, leaf in flat(arrays).items() if jnp.issubdtype(leaf.dtype, jnp.inexact)}
   return {path: ~jnp.isfinite(leaf).all() for path, leaf in floats.items()}
-
-
-def _make_optimiser(steps: int, *, settings: Settings, params: Any, trains: Sequence[str]) -> optim.Optimiser:
-  with errors.stage('optim'):
-    return optim.make(params=params, steps=steps, trains=trains, **settings['optim'])
 
 
 def _first_state(

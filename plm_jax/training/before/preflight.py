@@ -30,12 +30,13 @@ from plm_jax.training.parts import (
   check_labels,
   check_names,
   make_layout,
+  make_optimiser,
   make_parts,
   make_template,
   make_vocab,
   parts_of,
 )
-from plm_jax.training.step import TrainState, abstract_params, bind, eval_step, state_maker, step_rng
+from plm_jax.training.step import Maker, abstract_params, bind, eval_step, state_maker, step_rng
 from plm_jax.weights import task_heads, writer
 
 log = logging.getLogger(__name__)
@@ -259,7 +260,8 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   spec, read = batch_spec(parts, data), read_spec(parts, data)
   memory.check_table(parts.trunk, settings, layout=layout)
   memory.check_batch(read, parts.trunk, settings, layout=layout)
-  state, tx = abstract_state(settings, parts, layout)
+  maker, tx = abstract_maker(settings, parts, layout)
+  state = maker.abstract
   shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.params)
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings, layout=layout)
   for name, block in settings['eval'].items():
@@ -344,15 +346,13 @@ def _prepared(spec: Mapping[str, jax.ShapeDtypeStruct], task: Task, key: Array, 
     return jax.eval_shape(lambda batch: task.prepare(noise_root(key), with_step(batch, 0)), dict(spec))
 
 
-def abstract_state(settings: Settings, parts: Parts, layout: sharding.Layout) -> tuple[TrainState, optim.Optimiser]:
-  """Return the first state's shapes with shardings, and its optimiser, or ConfigError."""
+def abstract_maker(settings: Settings, parts: Parts, layout: sharding.Layout) -> tuple[Maker, optim.Optimiser]:
+  """Return the maker of the first state, and its optimiser, or ConfigError."""
   spec = batch_spec(parts, settings['data'])
   with errors.stage(parts.user):
     shapes = abstract_params(parts.task, spec)
-  with errors.stage('optim'):
-    steps = settings['steps'] or history.MOST_STEPS
-    tx = optim.make(params=shapes, steps=steps, trains=parts.task.trains, **settings['optim'])
-  return state_maker(parts.task, tx, spec, layout=layout).abstract, tx
+  tx = make_optimiser(settings, shapes, parts.task)
+  return state_maker(parts.task, tx, spec, layout=layout), tx
 
 
 def batch_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:

@@ -141,7 +141,8 @@ def run(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
   parts, layout = make_parts(settings, make_vocab(settings)), make_layout(settings)
   rows = feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=layout.mesh)
   with sharding.use(layout):
-    state, tx = preflight.abstract_state(settings, parts, layout)
+    maker, tx = preflight.abstract_maker(settings, parts, layout)
+  state = maker.abstract
   saved = trained_part.cut(state, tx) if settings['save'] == 'trained' else state
   size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(saved))
   count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
