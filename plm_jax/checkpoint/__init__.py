@@ -8,18 +8,10 @@ others.
 
 from plm_jax.checkpoint.checkpoints import NOTHING, Checkpoints, arrays, broken_leaves, make_aside, restore, set_aside
 from plm_jax.checkpoint.params import INDEX, NAME, Leaf, Params, in_memory, open_params, save_params
-from plm_jax.checkpoint.saved_steps import (
-  SET_ASIDE,
-  CheckpointError,
-  Step,
-  best_step,
-  check_there,
-  for_orbax,
-  step_named,
-)
+from plm_jax.checkpoint.saved_steps import SET_ASIDE, CheckpointError, Step, best_step, check_there, for_orbax
 
 __all__ = [
   'INDEX', 'NAME', 'NOTHING', 'SET_ASIDE', 'CheckpointError', 'Checkpoints', 'Leaf', 'Params', 'Step', 'arrays',
   'best_step', 'broken_leaves', 'check_there', 'for_orbax', 'in_memory', 'make_aside', 'open_params', 'restore',
-  'save_params', 'set_aside', 'step_named',
+  'save_params', 'set_aside',
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from plm_jax.checkpoint import digests
-from plm_jax.core.errors import ConfigError, RunError
+from plm_jax.core.errors import RunError
 from plm_jax.io import checksums, files, object_store
 
 log = logging.getLogger(__name__)
@@ -320,14 +320,3 @@ def _record(content: Mapping[str, Any]) -> Record:
     sums={name: (float(total), float(weight)) for name, (total, weight) in content.get('sums', {}).items()},
     files={name: (size, digest) for name, (size, digest) in content['files'].items()},
   )
-
-
-def step_named(text: str) -> Step:
-  """Parse a step: a number, 'newest', 'best', or 'auto' for None."""
-  if text == 'auto':
-    return None
-  if text in ('newest', 'best'):
-    return text  # type: ignore[return-value]
-  if not text.isdecimal():
-    raise ConfigError(f"--step={text}: expected a number, 'newest' or 'best'")
-  return int(text)

@@ -114,10 +114,20 @@ def command(name: str, description: str) -> Parser:
   return parser
 
 
+def step(text: str) -> int | str | None:
+  """Parse a step: a number, 'newest', 'best', or 'auto' for None."""
+  if text == 'auto':
+    return None
+  if text not in ('newest', 'best') and not text.isdecimal():
+    raise ConfigError(f"--step={text}: expected a number, 'newest' or 'best'")
+  return int(text) if text.isdecimal() else text
+
+
 def add_step(parser: Parser, *, every: bool = False) -> None:
-  """Add `--step`; `checkpoint.records.step_named` parses every value except 'all'."""
+  """Add `--step`, None by default; with `every` also 'all'."""
   choices = "a number, 'newest', 'best' or 'all'" if every else "a number, 'newest' or 'best'"
-  parser.add_argument('--step', default='auto', help=f'{choices}; default: the best, else the newest')
+  read = (lambda text: text if text == 'all' else step(text)) if every else step
+  parser.add_argument('--step', type=read, help=f'{choices}; default: the best, else the newest')
 
 
 def add_part(parser: Parser) -> None:

@@ -13,7 +13,7 @@ Damaged lines of metrics and runs with an unreadable config are reported and lef
 
 from collections.abc import Sequence
 
-from plm_jax.cli import command, signals
+from plm_jax.cli import command, logs, signals
 from plm_jax.core.errors import ConfigError
 
 
@@ -30,7 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'{parser.prog}: needs run folders and --out=FILE, such as runs/a runs/b --out=compare.png')
   if not arguments.out.endswith('.png'):
     raise ConfigError(f'--out={arguments.out}: the name must end in .png')
-  from plm_jax.cli import logs
   from plm_jax.studies import compare
 
   logs.start()

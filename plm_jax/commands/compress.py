@@ -19,7 +19,7 @@ stored as zeros, so they save nothing by themselves; the table reports this.
 
 from collections.abc import Sequence
 
-from plm_jax.cli import command, signals
+from plm_jax.cli import command, logs, signals
 from plm_jax.compression import methods
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files
@@ -50,15 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   for other in beside:
     if not files.is_file(RunFolder.at(other).config):
       raise ConfigError(f'--beside={other}: there is no config.json in it; name the folder of a run')
-  from plm_jax.checkpoint import step_named
-  from plm_jax.cli import logs
   from plm_jax.studies import compression  # loads jax
 
   logs.start()
   signals.check()
   options = {'name': arguments.evaluation, 'part': arguments.part, 'beside': beside, 'rounds': arguments.rounds}
-  step = step_named(arguments.step)
-  compression.run_study(settings, arguments.workdir, recipes, out=arguments.out, step=step, **options)
+  compression.run_study(settings, arguments.workdir, recipes, out=arguments.out, step=arguments.step, **options)
   return 0
 
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from plm_jax.cli import command
+from plm_jax.cli import command, logs
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files, other_forms, run_paths
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   add('source', metavar='SRC', help='folder to convert')
   add('target', metavar='DST', help='new folder')
   add('--architecture', help='architecture of the model (default: that of SRC)')
-  add('--step', help="checkpoint of a run: a number, 'newest' or 'best' (default)")
+  add('--step', type=command.step, help="checkpoint of a run: a number, 'newest' or 'best' (default)")
   add(
     '--part',
     metavar='NAME',
@@ -72,8 +72,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   shard = round((arguments.shard or 4) * 1e9)
   _check_target(source, target, form=form, force=arguments.force)
   run_paths.check_new_folder(target, name='DST')
-  from plm_jax.checkpoint import step_named
-  from plm_jax.cli import logs
   from plm_jax.weights import bilm, torch_lstm  # loads jax
   from plm_jax.weights.convert import export, export_own, import_bilm, import_release
 
@@ -88,7 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   else:
     from plm_jax.training.init_sources import unfinished
 
-    step, part = step_named(arguments.step or 'best'), arguments.part or 'trunk'
+    step, part = arguments.step, arguments.part or 'trunk'
+    if step is None:
+      step = 'best'
     names = (arguments.heads or '').split(',')
     heads = None if arguments.heads is None else [name for name in names if name and name != 'none']
     for at, steps in unfinished([{'source': str(source), 'step': step}]).values():

@@ -16,7 +16,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from plm_jax.cli import command, hosts, signals
+from plm_jax.cli import command, hosts, logs, signals
 from plm_jax.core.errors import ConfigError
 from plm_jax.training.before.model_from import expand
 
@@ -44,7 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   signals.check()
   import jax
 
-  from plm_jax.cli import logs
   from plm_jax.training.hosts import doctor  # loads jax
   from plm_jax.training.hosts import join as joining
 

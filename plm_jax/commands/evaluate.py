@@ -31,7 +31,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plm_jax.cli import command, signals
+from plm_jax.cli import command, logs, signals
 from plm_jax.core.errors import ConfigError
 from plm_jax.training.before.model_from import asked, expand
 
@@ -74,8 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.workdir is None and arguments.weights is None:
     arguments.weights = asked(sys.argv[1:] if argv is None else argv)
   _check(arguments)
-  from plm_jax.checkpoint import step_named
-  from plm_jax.cli import logs
   from plm_jax.io.run_paths import RunFolder
   from plm_jax.training import evaluate_saved  # loads jax
 
@@ -84,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   folder = RunFolder.at(arguments.workdir) if arguments.workdir else None
   output = arguments.predictions and evaluate_saved.Output(arguments.predictions, arguments.format)
   every = arguments.step == 'all'
-  step = None if every else step_named(arguments.step)
+  step = None if every else arguments.step
   if pairs := _pairs(arguments, settings):
     from plm_jax.inference import sentence_pairs
     from plm_jax.training import parts
@@ -139,11 +137,11 @@ def _pairs(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> dict[s
 def _check(arguments: argparse.Namespace) -> None:
   if arguments.workdir is None and arguments.weights is None:
     raise ConfigError('plm-jax evaluate: needs --workdir=DIR, the folder of a run, or --weights=FOLDER.')
-  if arguments.weights is not None and (arguments.follow or arguments.step != 'auto'):
+  if arguments.weights is not None and (arguments.follow or arguments.step is not None):
     raise ConfigError('--weights names one model: remove --step and --follow, which select checkpoints of a run.')
   if arguments.weights is not None and arguments.part:
     raise ConfigError('--weights names one model: remove --part, which selects a task of the run in --workdir.')
-  if arguments.follow and arguments.step != 'auto':
+  if arguments.follow and arguments.step is not None:
     raise ConfigError(f'--follow evaluates every checkpoint: remove --step={arguments.step}.')
   if arguments.timeout is not None and not arguments.follow:
     raise ConfigError('--timeout needs --follow: add it, or remove --timeout.')
@@ -156,7 +154,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _score(arguments: argparse.Namespace) -> int:
   """Score files of predictions and print a line for each metric."""
   others = ('workdir', 'config', 'weights', 'evaluation', 'part', 'follow', 'timeout')
-  wrong = [flag for flag in others if vars(arguments)[flag]] + ['step'] * (arguments.step != 'auto')
+  wrong = [flag for flag in others if vars(arguments)[flag]] + ['step'] * (arguments.step is not None)
   if wrong:
     raise ConfigError(f'--score reads only files of predictions: remove --{wrong[0]}.')
   from plm_jax.runs import predicted

@@ -11,7 +11,7 @@ probability.
 
 from collections.abc import Sequence
 
-from plm_jax.cli import command
+from plm_jax.cli import command, logs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,11 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments, settings = command.parse_model(parser, argv)
   if settings is None and arguments.weights is None:
     return 0
-  from plm_jax.checkpoint import step_named
-  from plm_jax.cli import logs
   from plm_jax.inference import fill_mask, opened
 
   logs.start()
-  model = opened.open(arguments.weights or arguments.workdir, step=step_named(arguments.step), settings=settings)
+  model = opened.open(arguments.weights or arguments.workdir, step=arguments.step, settings=settings)
   fill_mask.show(fill_mask.fill(model, [arguments.text], top=arguments.top)[0])
   return 0

@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from plm_jax.cli import command
+from plm_jax.cli import command, logs
 from plm_jax.core.errors import ConfigError
 from plm_jax.generate import conventions, settings
 from plm_jax.io import files, other_forms
@@ -80,12 +80,11 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   """Print each prompt with its continuations and their scores."""
   from rich.console import Console
 
-  from plm_jax.checkpoint import step_named
-  from plm_jax.cli import logs, tables
+  from plm_jax.cli import tables
   from plm_jax.inference import continued, opened, tasks, translating
 
   logs.start()
-  saved = opened.open(folder, step=step_named(arguments.step), part=arguments.part)
+  saved = opened.open(folder, step=arguments.step, part=arguments.part)
   tasks.check(saved, 'generate', part='--part=NAME')
   model = translating.writer(saved)
   if arguments.trace is not None and model.kind == 'prefix':

@@ -11,7 +11,7 @@ that of uniform weights.
 from collections.abc import Sequence
 from pathlib import Path
 
-from plm_jax.cli import command, pictures
+from plm_jax.cli import command, logs, pictures
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,13 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   if settings is None and arguments.weights is None:
     return 0
   pictures.check_place(arguments.out, name='--out')
-  from plm_jax.checkpoint import step_named
-  from plm_jax.cli import logs
   from plm_jax.inference import attention_maps, opened
 
   logs.start()
-  folder, step = arguments.weights or arguments.workdir, step_named(arguments.step)
-  model = opened.open(folder, step=step, part=arguments.part, settings=settings)
+  folder = arguments.weights or arguments.workdir
+  model = opened.open(folder, step=arguments.step, part=arguments.part, settings=settings)
   maps = attention_maps.look(model, text=arguments.text, layer=arguments.layer, head=arguments.head)
   attention_maps.draw(maps, arguments.out)
   attention_maps.show(attention_maps.measure(maps), title=arguments.text)

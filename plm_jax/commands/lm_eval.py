@@ -30,7 +30,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from plm_jax.cli import command, signals
+from plm_jax.cli import command, logs, signals
 from plm_jax.core.errors import ConfigError, is_installed
 from plm_jax.io import files, other_forms, run_paths
 
@@ -47,13 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'--include_path={arguments.include_path}: there is no such folder')
   if not is_installed(PACKAGE):
     raise ConfigError('lm_eval: the lm-evaluation-harness is not installed; run: bash launch/setup.sh lm_eval')
-  from plm_jax.checkpoint import step_named
-  from plm_jax.cli import logs
   from plm_jax.generate import conventions
   from plm_jax.inference import harness, opened
 
   logs.start()
-  opened_model = opened.open(folder, step=step_named(arguments.step), part=arguments.part)
+  opened_model = opened.open(folder, step=arguments.step, part=arguments.part)
   conventions.warn(opened_model.generation, {})
   model = harness.Model(opened_model, batch_size=arguments.batch_size, max_length=arguments.max_length)
   keywords = {name: vars(arguments)[name] for name in ('include_path', 'num_fewshot', 'limit', 'seed')}

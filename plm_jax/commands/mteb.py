@@ -27,7 +27,7 @@ mteb. It downloads the data of its own tasks.
 import json
 from collections.abc import Sequence
 
-from plm_jax.cli import command, signals
+from plm_jax.cli import command, logs, signals
 from plm_jax.commands import lm_eval
 from plm_jax.core.errors import ConfigError, is_installed
 from plm_jax.io import files
@@ -46,12 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'--include_path={arguments.include_path}: there is no such file or folder')
   if not is_installed('mteb'):
     raise ConfigError('mteb: the package mteb is not installed; run: bash launch/setup.sh mteb')
-  from plm_jax.checkpoint import step_named
-  from plm_jax.cli import logs
   from plm_jax.inference import embedding_benchmark, model
 
   logs.start()
-  opened = model.load(folder, step=step_named(arguments.step), part=arguments.part, batch_size=arguments.batch_size)
+  opened = model.load(folder, step=arguments.step, part=arguments.part, batch_size=arguments.batch_size)
   results = embedding_benchmark.run(opened, names, include_path=arguments.include_path)
   for task, result in results.items():
     for split, subsets in result['scores'].items():

@@ -18,7 +18,7 @@ has one. Nothing is scored, and nothing is written to the run folder.
 
 from collections.abc import Sequence
 
-from plm_jax.cli import command, signals
+from plm_jax.cli import command, logs, signals
 
 
 @signals.caught()
@@ -33,14 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments, settings = command.parse(parser, argv)
   if settings is None:
     return 0
-  from plm_jax.checkpoint import step_named
-  from plm_jax.cli import logs
   from plm_jax.inference import predicting  # loads jax
   from plm_jax.io.run_paths import RunFolder
 
   logs.start()
   signals.check()
   folder, options = RunFolder.at(arguments.workdir), {name: vars(arguments)[name] for name in ('part', 'force')}
-  step = step_named(arguments.step)
-  predicting.predict(settings, folder, file=arguments.file, out=arguments.out, step=step, **options)
+  predicting.predict(settings, folder, file=arguments.file, out=arguments.out, step=arguments.step, **options)
   return 0

@@ -31,7 +31,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plm_jax.cli import command, signals
+from plm_jax.cli import command, logs, signals
 from plm_jax.commands import vocab
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files
@@ -61,7 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.shared is not None:
     files.path(arguments.shared)  # raises for an unsupported URL before text is read
   signals.check()
-  from plm_jax.cli import logs
   from plm_jax.training.before import prepare  # loads jax
 
   logs.start()

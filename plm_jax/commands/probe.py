@@ -20,7 +20,7 @@ Source: Peters et al. 2018, §5.3, and Tenney et al. 2019, on what the layers of
 
 from collections.abc import Sequence
 
-from plm_jax.cli import command, malloc, signals
+from plm_jax.cli import command, logs, malloc, signals
 from plm_jax.core.errors import ConfigError
 from plm_jax.training.before.model_from import expand
 
@@ -38,7 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   layers = None if arguments.layers == 'all' else [_layer(word) for word in arguments.layers.split(',')]
   malloc.reuse()
-  from plm_jax.cli import logs
   from plm_jax.studies import probe  # loads jax
 
   logs.start()

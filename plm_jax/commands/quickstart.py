@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_jax import config
-from plm_jax.cli import command, malloc, signals
+from plm_jax.cli import command, logs, malloc, signals
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files
 from plm_jax.io.run_paths import RunFolder
@@ -41,8 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   began = time.monotonic()
 
   malloc.reuse()
-  from plm_jax.cli import logs
-
   log = logs.start()
   if arguments.released:
     return _fine_tune_released(workdir, began)

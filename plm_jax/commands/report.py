@@ -20,7 +20,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from plm_jax.cli import command, signals
+from plm_jax.cli import command, logs, signals
 from plm_jax.core.errors import ConfigError
 
 
@@ -42,7 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'{parser.prog}: needs folders and --out=FILE, such as runs/a runs/b --out=report.html')
   if not arguments.out.endswith(('.html', '.htm')):
     raise ConfigError(f'--out={arguments.out}: the name must end in .html')
-  from plm_jax.cli import logs
   from plm_jax.studies.report import page
 
   logs.start()

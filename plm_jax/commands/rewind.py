@@ -16,7 +16,7 @@ to 500 batches (Chowdhery et al. 2022, section 5.1).
 
 from collections.abc import Sequence
 
-from plm_jax.cli import command
+from plm_jax.cli import command, logs
 from plm_jax.core.errors import ConfigError
 
 
@@ -30,7 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = parser.parse_args(argv)
   if not arguments.workdir:
     raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of the run.')
-  from plm_jax.cli import logs
   from plm_jax.training.guards import rewind  # loads jax
 
   logs.start()

@@ -16,7 +16,7 @@ checksum of the settings, are repeated once. Old lines stay in the file.
 import argparse
 from collections.abc import Sequence
 
-from plm_jax.cli import command, malloc, signals
+from plm_jax.cli import command, logs, malloc, signals
 from plm_jax.core.errors import ConfigError
 from plm_jax.training.before.model_from import expand
 
@@ -38,7 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   except argparse.ArgumentTypeError as error:
     raise ConfigError(f'--sizes and --rates: expected numbers separated by commas: {error}') from None
   malloc.reuse()
-  from plm_jax.cli import logs
   from plm_jax.studies import transfer  # loads jax
 
   logs.start()

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from plm_jax import config
-from plm_jax.cli import command, malloc, signals
+from plm_jax.cli import command, logs, malloc, signals
 from plm_jax.core.errors import ConfigError, is_installed
 from plm_jax.io import files, run_paths
 from plm_jax.studies.sweep import space as sweep_space
@@ -62,7 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   for package in ('optuna', 'scikit-learn'):
     if not is_installed(package):
       raise ConfigError(f'sweep: {package} is not installed; run: bash launch/setup.sh sweep')
-  from plm_jax.cli import logs
   from plm_jax.studies.sweep import worker
 
   if arguments.trial is None or not arguments.dry_run:

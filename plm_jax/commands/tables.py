@@ -33,7 +33,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from plm_jax.cli import command, signals
+from plm_jax.cli import command, logs, signals
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files, run_paths
 
@@ -52,7 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   table = file.read(arguments.table, arguments.scale, **seeds)
   if arguments.workdir is None and not arguments.cost:
     return _show_cells(table, arguments)
-  from plm_jax.cli import logs
   from plm_jax.studies.tables import run_folders, runs
 
   logs.start()

@@ -26,7 +26,7 @@ or another run with the same shapes, reads every program that took over a second
 
 from collections.abc import Sequence
 
-from plm_jax.cli import command, hosts, malloc, signals
+from plm_jax.cli import command, hosts, logs, malloc, signals
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files
 from plm_jax.training import profiling
@@ -55,7 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   profile = None if arguments.profile is None else profiling.steps(arguments.profile)
   signals.check()
   malloc.reuse()
-  from plm_jax.cli import logs
   from plm_jax.training import loop  # loads jax
   from plm_jax.training.hosts import join as joining
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plm_jax.cli import command, pictures
+from plm_jax.cli import command, logs, pictures
 from plm_jax.core.errors import ConfigError, counted, stage
 from plm_jax.io import files, run_paths
 
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   if (arguments.workdir is None) == (arguments.file is None):
     raise ConfigError('vectors: give either --workdir=DIR, a run, or --file=FILE, a file of vectors.')
-  if arguments.file is not None and arguments.step != 'auto':
+  if arguments.file is not None and arguments.step is not None:
     raise ConfigError(f'--step={arguments.step}: a file of vectors has no steps: remove --step.')
   words = _words(arguments)
   if arguments.command == 'save':
@@ -133,10 +133,9 @@ def _vectors(arguments: argparse.Namespace) -> 'WordVectors':
     from plm_jax.weights import word_vectors
 
     return word_vectors.read(arguments.file)
-  from plm_jax.checkpoint import step_named
   from plm_jax.inference import nearest, opened
 
-  return nearest.of_run(opened.open(arguments.workdir, step=step_named(arguments.step)))
+  return nearest.of_run(opened.open(arguments.workdir, step=arguments.step))
 
 
 def _save(arguments: argparse.Namespace) -> None:
@@ -162,13 +161,11 @@ def _project(arguments: argparse.Namespace, vectors: 'WordVectors', words: list[
 
 def _polysemy(arguments: argparse.Namespace) -> None:
   """Print and plot the cosines of a word in several texts."""
-  from plm_jax.checkpoint import step_named
-  from plm_jax.cli import logs
   from plm_jax.inference import opened, polysemy
 
   logs.start()
   with stage('vectors'):
-    network = opened.open(arguments.workdir, step=step_named(arguments.step), part=arguments.part)
+    network = opened.open(arguments.workdir, step=arguments.step, part=arguments.part)
     table = None if arguments.beside is None else _static_vectors(arguments.beside)
     uses = polysemy.look(network, arguments.word, arguments.text, table=table)
     for index, text in enumerate(arguments.text, start=1):

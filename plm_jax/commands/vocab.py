@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plm_jax.cli import command, signals
+from plm_jax.cli import command, logs, signals
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import run_paths
@@ -49,7 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(arguments: argparse.Namespace) -> int:
   """Train a vocabulary, unless `--out` holds the same request."""
   request = _request(arguments)
-  from plm_jax.cli import logs
   from plm_jax.text import tokenizer
 
   logs.start()
