@@ -5,11 +5,20 @@ Cells are shown literally: brackets and colons in names and texts are not rich m
 
 import functools
 import io
+from collections.abc import Collection, Iterable
 
 from rich.console import Console
 from rich.table import Table
 
 _plain = functools.partial(Console, markup=False, emoji=False)
+
+
+def new(columns: Iterable[str], *, title: str | None = None, left: Collection[str] = ()) -> Table:
+  """Create a table whose columns are aligned right, except those in `left`."""
+  table = Table(title=title)
+  for column in columns:
+    table.add_column(column, justify='left' if column in left else 'right')
+  return table
 
 
 def show(table: Table) -> None:

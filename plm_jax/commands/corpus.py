@@ -36,8 +36,6 @@ from collections.abc import Callable, Mapping, Sequence
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from plm_jax.cli import command, logs, progress, signals, tables
 from plm_jax.core.errors import STOPPED, ConfigError, Interrupted, stage
 from plm_jax.io import files, run_paths
@@ -282,9 +280,8 @@ PASSES: dict[str, Callable[[argparse.Namespace], Pass]] = {'filter': _filter, 'd
 
 def _show(report: Mapping[str, Any], out: str) -> None:
   """Print the numbers of retained and removed documents."""
-  table = Table(title=f'{report["read"]:,} documents read, {out}')
-  for column in ('result', 'documents', 'share', 'characters'):
-    table.add_column(column, justify='left' if column == 'result' else 'right')
+  columns = ('result', 'documents', 'share', 'characters')
+  table = tables.new(columns, title=f'{report["read"]:,} documents read, {out}', left=('result',))
   for name, count in report['kept'].items():
     share = count / max(report['read'], 1)
     table.add_row(f'kept: {name}', f'{count:,}', f'{share:.2%}', f'{report["kept_chars"][name]:,}')
@@ -326,9 +323,9 @@ def _stats(texts: 'Texts') -> None:
     raise ConfigError(f'SOURCE: all of the {num_empty:,} rows hold null as text: choose another --text=FIELD')
   without = f', {num_empty:,} further rows that hold null as text' if num_empty else ''
   count = len(texts) - num_empty
-  table = Table(title=f'{count:,} documents, {total_chars:,} characters{without}')
-  for heading in ('per document', '1 %', '25 %', 'median', '75 %', '99 %'):
-    table.add_column(heading, justify='left' if heading == 'per document' else 'right')
+  headings = ('per document', '1 %', '25 %', 'median', '75 %', '99 %')
+  title = f'{count:,} documents, {total_chars:,} characters{without}'
+  table = tables.new(headings, title=title, left=('per document',))
   for name, values in levels.items():
     is_count = name in ('chars', 'words')
     table.add_row(NAMES[name], *(f'{value:,.0f}' if is_count else f'{value:.3f}' for value in values))

@@ -8,7 +8,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.table import Table
 
 from plm_jax.cli import pictures, tables
 from plm_jax.core.errors import ConfigError
@@ -113,9 +112,7 @@ def measure(maps: Maps) -> list[Head]:
 
 def show(heads: Sequence[Head], *, title: str) -> None:
   """Print a table with one row per head."""
-  table = Table(title=title)
-  for column in ('layer', 'head', 'mean distance', 'entropy, bits', 'of uniform'):
-    table.add_column(column, justify='right')
+  table = tables.new(('layer', 'head', 'mean distance', 'entropy, bits', 'of uniform'), title=title)
   for head in heads:
     share = head.entropy / max(head.uniform, 1e-9)
     table.add_row(f'{head.layer}', f'{head.head}', f'{head.distance:.1f}', f'{head.entropy:.2f}', f'{share:.0%}')

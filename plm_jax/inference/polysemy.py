@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.table import Table as Grid
 
 from plm_jax.cli import pictures, tables
 from plm_jax.core import scripts
@@ -103,9 +102,8 @@ def _pairs(uses: Uses) -> list[tuple[int, int]]:
 
 def show(uses: Uses) -> None:
   """Print a table: layers down, pairs of texts across."""
-  grid = Grid(title=f'Cosines of {uses.word!r} in two texts')
-  for column in ('layer', *(f'{first + 1} and {second + 1}' for first, second in _pairs(uses))):
-    grid.add_column(column, justify='right')
+  columns = ('layer', *(f'{first + 1} and {second + 1}' for first, second in _pairs(uses)))
+  grid = tables.new(columns, title=f'Cosines of {uses.word!r} in two texts')
   rows = list(zip(_layers(uses), uses.cosines, strict=True))
   for name, cosines in [*rows, *([('static', uses.static)] if uses.static is not None else [])]:
     grid.add_row(name, *(f'{cosines[pair]:.4f}' for pair in _pairs(uses)))

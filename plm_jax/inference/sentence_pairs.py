@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from rich.table import Table
 
 from plm_jax.checkpoint import Step, saved_steps
 from plm_jax.cli import signals, tables
@@ -136,9 +135,8 @@ def evaluate(
 
 def _show(line: Mapping[str, Any], pairs: Mapping[str, Pairs]) -> None:
   """Print a row per set and source, correlations times 100."""
-  table, metrics = Table(title='correlation x 100'), correlation.METRICS[::-1]
-  for column in ('set', 'pairs', *metrics):
-    table.add_column(column, justify='left' if column == 'set' else 'right')
+  metrics = correlation.METRICS[::-1]
+  table = tables.new(('set', 'pairs', *metrics), title='correlation x 100', left=('set',))
   for name, given in pairs.items():
     counts = {'': len(given.records), **{source: len(rows) for source, rows in given.by_source.items()}, 'mean': ''}
     for source, count in counts.items():

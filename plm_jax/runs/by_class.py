@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.table import Table
 
 from plm_jax import scores
 from plm_jax.cli import tables
@@ -120,9 +119,7 @@ def _pairs(prediction: Row, record: Row) -> list[tuple[int, int]]:
 
 def show(by_class: ByClass, *, title: str) -> None:
   """Print one row per class, and the confusion matrix."""
-  table = Table(title=title)
-  for column in ('class', 'precision', 'recall', 'f1', 'support'):
-    table.add_column(column, justify='left' if column == 'class' else 'right')
+  table = tables.new(('class', 'precision', 'recall', 'f1', 'support'), title=title, left=('class',))
   shares = zip(by_class.names, by_class.precision, by_class.recall, by_class.f1, by_class.support, strict=True)
   for name, precision, recall, f1, support in shares:
     table.add_row(name, f'{precision:.3f}', f'{recall:.3f}', f'{f1:.3f}', f'{support:,}')
@@ -135,10 +132,7 @@ def show(by_class: ByClass, *, title: str) -> None:
   if len(by_class.names) > MOST:
     print(f'{len(by_class.names)} classes: the confusion matrix is only in the file')
     return
-  confusion = Table(title='rows: label, columns: prediction')
-  confusion.add_column('')
-  for name in by_class.predicted:
-    confusion.add_column(name, justify='right')
+  confusion = tables.new(('', *by_class.predicted), title='rows: label, columns: prediction', left=('',))
   for name, counts in zip(by_class.names, by_class.confusion.tolist(), strict=True):
     confusion.add_row(name, *(str(count) if count else '.' for count in counts))
   tables.show(confusion)
@@ -147,9 +141,7 @@ def show(by_class: ByClass, *, title: str) -> None:
 def show_steps(lines: Sequence[Mapping[str, Any]]) -> None:
   """Print a row per checkpoint, a column per metric, of `evaluations.jsonl` lines."""
   names = list(dict.fromkeys(name for line in lines for name in line))
-  table = Table()
-  for name in names:
-    table.add_column(name, justify='right')
+  table = tables.new(names)
   for line in lines:
     cells = (line.get(name, '') for name in names)
     table.add_row(*(f'{cell:.4g}' if isinstance(cell, float) else str(cell) for cell in cells))

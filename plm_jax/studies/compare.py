@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.table import Table
 
 from plm_jax.cli import pictures, tables
 from plm_jax.config.resume import leaves
@@ -162,10 +161,8 @@ def _measured(name: str, values: Sequence[float]) -> dict[str, float | None]:
 def _show(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
   columns = ['name', 'n', 'step', 'last', 'last_deviation', 'best', 'best_deviation']
   columns = [column for column in columns if any(column in row for row in rows)]
-  printed = Table(title=f'{metric}: mean over runs, and standard deviation')
-  for column in columns:
-    name = column.rpartition('_')[2] if column.endswith('_deviation') else column
-    printed.add_column(name, justify='left' if column == 'name' else 'right')
+  names = ['deviation' if column.endswith('_deviation') else column for column in columns]
+  printed = tables.new(names, title=f'{metric}: mean over runs, and standard deviation', left=('name',))
   for row in rows:
     cells = [row.get(column) for column in columns]
     printed.add_row(

@@ -250,9 +250,9 @@ def as_table(table: Mapping[str, Any]) -> Table:
   """Format the table, with ratios to the original in brackets."""
   metric = table['metric']
   network = f'{table["workdir"]}, part {table["part"]}' if 'part' in table else table['workdir']
-  show = Table(title=f'{network}: {metric} and cost (x: ratio to the original)')
-  for column in ('method', 'parameters', 'nonzero', 'MB on disk', 'MB of memory', 'MB of work', 'ms/example', metric):
-    show.add_column(column, justify='left' if column == 'method' else 'right')
+  columns = ('method', 'parameters', 'nonzero', 'MB on disk', 'MB of memory', 'MB of work', 'ms/example', metric)
+  title = f'{network}: {metric} and cost (x: ratio to the original)'
+  show = tables.new(columns, title=title, left=('method',))
   first = table['rows'][0]['score']
   for row in table['rows']:
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from rich.table import Table
 
 from plm_jax.cli import pictures, signals, tables
 from plm_jax.core.errors import ConfigError
@@ -141,9 +140,8 @@ def show(table: Mapping[str, Any]) -> None:
   """Print a table; the layer with the best mean is marked."""
   choose = min if table['best'] == 'min' else max
   best = choose(table['rows'], key=lambda row: row['mean'])
-  printed = Table(title=f'{table["metric"]} of the same probe on each layer, {table["seeds"]} seeds')
-  for column in ('layer', 'mean', 'lowest', 'highest', ''):
-    printed.add_column(column, justify='right')
+  title = f'{table["metric"]} of the same probe on each layer, {table["seeds"]} seeds'
+  printed = tables.new(('layer', 'mean', 'lowest', 'highest', ''), title=title)
   for row in table['rows']:
     scores = (row['mean'], min(row['scores']), max(row['scores']))
     printed.add_row(str(row['layer']), *(f'{score:.4f}' for score in scores), '<' if row is best else '')

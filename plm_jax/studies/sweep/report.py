@@ -166,9 +166,8 @@ def as_table(sweep: Sweep, ranked: Sequence[Row]) -> Table:
   seeds = any(key.name == SEED for key in sweep.space)
   names = [key.name for key in sweep.space if key.name != SEED]
   left_out = f'; {len(ranked) - SHOWN} more rows in table.json' if len(ranked) > SHOWN else ''
-  printed = Table(title=f'{sweep.metric}, best first{left_out}')
-  for column in [*names, *(('median', 'mean', 'deviation', 'n') if seeds else (sweep.metric,)), 'trial', 'remarks']:
-    printed.add_column(column, justify='left' if column == 'remarks' else 'right')
+  columns = [*names, *(('median', 'mean', 'deviation', 'n') if seeds else (sweep.metric,)), 'trial', 'remarks']
+  printed = tables.new(columns, title=f'{sweep.metric}, best first{left_out}', left=('remarks',))
   for row in ranked[:SHOWN]:
     measured = [row.score, *_measured(row.values).values()]
     numbers = [f'{value:.5g}' if value is not None and math.isfinite(value) else '-' for value in measured]
