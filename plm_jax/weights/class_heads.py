@@ -49,8 +49,9 @@ def is_task(head: str) -> bool:
   return head.startswith('For')
 
 
-def of_task(tasks: Mapping[str, TaskHead], heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the task among `heads`, if there is one."""
+def of_task(supported: Sequence[str], tasks: Mapping[str, TaskHead], heads: Sequence[str]) -> list[Entry]:
+  """List the entries of a task among `heads`, which `check_heads` checks."""
+  check_heads(heads, supported, tasks)
   return [entry for head in heads if head in tasks for entry in tasks[head].entries]
 
 

@@ -69,7 +69,7 @@ def export(
     for entry in table.entries_of(chosen, trunk, names)
   }
   # missing in the base model of PEFT
-  of_class = {entry.ours for entry in class_heads.of_task(chosen.module.tasks(trunk), names)}
+  of_class = {entry.ours for entry in class_heads.of_task(chosen.module.HEADS, chosen.module.tasks(trunk), names)}
   trained = _trained_whole(opened, entries) - of_class
   base = _check_base(opened, {path: leaf for path, leaf in saved.items() if path not in of_class | trained})
   modules = _modules(saved, entries, chosen)

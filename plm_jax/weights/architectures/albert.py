@@ -67,7 +67,6 @@ def write_config(trunk: Albert, heads: Sequence[str]) -> dict[str, Any]:
 
 def entries(trunk: Albert, heads: Sequence[str]) -> list[Entry]:
   _check_form(trunk)
-  check_heads(heads, HEADS, tasks(trunk))
   decoder = 'predictions.decoder'
   out = bert.embeddings(trunk, 'albert.embeddings', decoder)
   out += linear('trunk/embed_project', 'albert.encoder.embedding_hidden_mapping_in')
@@ -89,7 +88,7 @@ def entries(trunk: Albert, heads: Sequence[str]) -> list[Entry]:
     out += bert.output(trunk, decoder, bias='predictions.bias')
   if 'pair' in heads:
     out += linear('pair', 'sop_classifier.classifier')
-  return out + of_task(tasks(trunk), heads)
+  return out + of_task(HEADS, tasks(trunk), heads)
 
 
 def _check_form(trunk: Albert) -> None:

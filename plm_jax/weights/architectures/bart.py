@@ -121,7 +121,6 @@ def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
-  check_heads(heads, HEADS, tasks(trunk))
   tied = (*(f'{PREFIX}{side}.embed_tokens.weight' for side in ('encoder', 'decoder')), 'lm_head.weight')
   out = [Entry('trunk/token_embed/table', f'{PREFIX}shared.weight', tied=tied)]
   own = ('attention', 'self_attn')
@@ -139,4 +138,4 @@ def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
     out += norm(f'{ours}/mlp_norm', f'{layer}.final_layer_norm')
     if trunk.config.norm_placement == 'pre':
       out += norm(f'trunk/{side}/final_norm', f'{PREFIX}{side}.layer_norm')
-  return out + of_task(tasks(trunk), heads)
+  return out + of_task(HEADS, tasks(trunk), heads)

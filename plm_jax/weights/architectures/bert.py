@@ -125,7 +125,6 @@ def shared_fields(trunk: nn.Module, heads: Sequence[str], *, output: str = 'mlm'
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  check_heads(heads, HEADS, tasks(trunk))
   decoder = 'cls.predictions.decoder'
   out = embeddings(trunk, 'bert.embeddings', decoder) + layers('bert.encoder.layer.{layer}')
   out += linear('trunk/pooler', 'bert.pooler.dense', optional=True)
@@ -135,7 +134,7 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
     out += output(trunk, decoder, bias='cls.predictions.bias')
   if 'pair' in heads:
     out += linear('pair', 'cls.seq_relationship')
-  return out + of_task(tasks(trunk), heads)
+  return out + of_task(HEADS, tasks(trunk), heads)
 
 
 def output(trunk: nn.Module, decoder: str, *, bias: str | None = None) -> list[Entry]:

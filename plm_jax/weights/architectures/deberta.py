@@ -136,7 +136,6 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
 
 def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
   """List entries; heads are 'mlm' and 'position_embed'; others raise ValueError."""
-  check_heads(heads, HEADS, tasks(trunk))
   c = trunk.config
   body = f'{PREFIX}embeddings'
   tied = (f'{_LEGACY}decoder.weight',) if c.tied else ()
@@ -168,7 +167,7 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
     out += _masked_tokens(trunk)
   if 'position_embed' in heads and c.absolute == 'decoder':
     out.append(Entry('position_embed/table', f'{body}.position_embeddings.weight'))
-  return out + of_task(tasks(trunk), heads) + linear('trunk/pooler', 'pooler.dense', optional=True)
+  return out + of_task(HEADS, tasks(trunk), heads) + linear('trunk/pooler', 'pooler.dense', optional=True)
 
 
 def _is_legacy(trunk: Deberta) -> bool:

@@ -74,7 +74,6 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  check_heads(heads, HEADS, tasks(trunk))
   layer = 'distilbert.transformer.layer.{layer}'
   decoder = 'vocab_projector'
   out = bert.embeddings(trunk, 'distilbert.embeddings', decoder)
@@ -87,4 +86,4 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   if 'mlm' in heads:
     out += linear('mlm/dense', 'vocab_transform') + norm('mlm/norm', 'vocab_layer_norm')
     out += bert.output(trunk, decoder)
-  return out + of_task(tasks(trunk), heads)
+  return out + of_task(HEADS, tasks(trunk), heads)

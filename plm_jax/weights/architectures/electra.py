@@ -76,7 +76,6 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   c = trunk.config
-  check_heads(heads, HEADS, tasks(trunk))
   decoder = 'generator_lm_head'
   out = bert.embeddings(trunk, 'electra.embeddings', decoder)
   if (c.embed_dim or c.hidden_dim) != c.hidden_dim:
@@ -89,4 +88,4 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
     out += linear('mlm/dense', f'{_GENERATOR}dense')
     out += norm('mlm/norm', f'{_GENERATOR}LayerNorm')
     out += bert.output(trunk, decoder)
-  return out + of_task(tasks(trunk), heads)
+  return out + of_task(HEADS, tasks(trunk), heads)

@@ -58,7 +58,6 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
   ours, block, width = 'trunk/layers', 'model.layers.{layer}', trunk.config.mlp_dim
-  check_heads(heads, HEADS, tasks(trunk))
   out = llama.attention(trunk)
   for index, part in enumerate(('gate', 'up')):
     rows = Part(index * width, (index + 1) * width, 2 * width)
@@ -68,4 +67,4 @@ def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
   if trunk.config.norm_placement == 'sandwich':
     out.append(Entry(f'{ours}/after_attention_norm/scale', f'{block}.post_self_attn_layernorm.weight'))
     out.append(Entry(f'{ours}/after_mlp_norm/scale', f'{block}.post_mlp_layernorm.weight'))
-  return out + of_task(tasks(trunk), heads)
+  return out + of_task(HEADS, tasks(trunk), heads)

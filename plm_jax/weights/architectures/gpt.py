@@ -56,20 +56,20 @@ def tasks(trunk: Any) -> dict[str, TaskHead]:
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   theirs = fields.complete(FIELDS, theirs)
-  overrides = shared_config(theirs, activation=theirs['activation_function'])
+  overrides = shared_config(theirs, names, activation=theirs['activation_function'])
   overrides |= {'mlp_dim': theirs['n_inner'] or 4 * theirs['n_embd'], 'norm_placement': 'pre'}
-  overrides['tied'] = theirs['tie_word_embeddings']
-  overrides['has_output'] = has_output(names, tied=overrides['tied'])
   return {'vocab_size': theirs['vocab_size'], 'variant': 'gpt2', 'overrides': overrides}
 
 
-def shared_config(theirs: Mapping[str, Any], *, activation: str) -> dict[str, Any]:
+def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, activation: str) -> dict[str, Any]:
   """Convert fields shared with GPT; raise ValueError for an indivisible width."""
   fields.check_multiple(theirs, 'n_embd', 'n_head')
   return {
     **{ours: theirs[name] for name, ours in _NAMES.items()},
     'mlp_dim': 4 * theirs['n_embd'],
     'activation': fields.ACTIVATIONS[activation],
+    'tied': theirs['tie_word_embeddings'],
+    'has_output': has_output(names, tied=theirs['tie_word_embeddings']),
   }
 
 
@@ -84,7 +84,6 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
     **shared_fields(trunk),
     'n_inner': c.mlp_dim,
     'activation_function': 'gelu_new' if c.activation == 'gelu_tanh' else fields.their_activation(c.activation),
-    'tie_word_embeddings': c.tied,
   }
 
 
@@ -102,18 +101,18 @@ def shared_fields(trunk: Gpt) -> dict[str, Any]:
     raise ValueError(f'GPT and GPT-2 have no {", ".join(other)}')
   if c.num_heads * c.head_size != c.hidden_dim:
     raise ValueError(f'GPT and GPT-2 have head_dim = hidden_dim / num_heads, not head_dim={c.head_dim}')
-  return {'vocab_size': trunk.vocab_size, **fields.named(c, _NAMES), 'embd_pdrop': c.dropout}
+  shared = {'embd_pdrop': c.dropout, 'tie_word_embeddings': c.tied}
+  return {'vocab_size': trunk.vocab_size, **fields.named(c, _NAMES), **shared}
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_head.weight',) if trunk.config.tied else ()
   out = [
     Entry('trunk/token_embed/table', 'transformer.wte.weight', tied=tied),
     Entry('trunk/position_embed/table', 'transformer.wpe.weight'),
     *blocks(trunk),
     *norm('trunk/final_norm', 'transformer.ln_f'),
-    *of_task(tasks(trunk), heads),
+    *of_task(HEADS, tasks(trunk), heads),
   ]
   if trunk.gives_logits and not trunk.config.tied:
     out.append(Entry('trunk/output/table', 'lm_head.weight'))

@@ -67,7 +67,6 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  check_heads(heads, HEADS, tasks(trunk))
   c, ours, block, size = trunk.config, 'trunk/layers', 'gpt_neox.layers.{layer}', trunk.config.head_size
   out = [Entry('trunk/token_embed/table', 'gpt_neox.embed_in.weight', tied=OUTPUTS if c.tied else ())]
   if trunk.gives_logits and not c.tied:
@@ -82,4 +81,4 @@ def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
   out += norm(f'{ours}/attention_norm', f'{block}.input_layernorm')
   out += norm(f'{ours}/mlp_norm', f'{block}.post_attention_layernorm')
   out += norm('trunk/final_norm', 'gpt_neox.final_layer_norm')
-  return out + of_task(tasks(trunk), heads)
+  return out + of_task(HEADS, tasks(trunk), heads)

@@ -206,12 +206,11 @@ def shared_fields(trunk: Llama) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  check_heads(heads, HEADS, tasks(trunk))
   block, out = 'model.layers.{layer}', attention(trunk)
   for part in ('gate', 'up', 'down'):
     out += linear(f'trunk/layers/mlp/{part}', f'{block}.mlp.{part}_proj', bias=trunk.config.mlp_bias)
   out.append(Entry('trunk/layers/mlp_norm/scale', f'{block}.post_attention_layernorm.weight'))
-  return (for_answers(out) if 'ForQuestionAnswering' in heads else out) + of_task(tasks(trunk), heads)
+  return (for_answers(out) if 'ForQuestionAnswering' in heads else out) + of_task(HEADS, tasks(trunk), heads)
 
 
 def for_answers(entries: Sequence[Entry]) -> list[Entry]:

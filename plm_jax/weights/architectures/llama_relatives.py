@@ -143,7 +143,6 @@ def _fields(trunk: Llama, kind: str, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  check_heads(heads, HEADS, tasks(trunk))
   block, c, out = 'model.layers.{layer}', trunk.config, llama.entries(trunk, ())
   if c.norm_placement == 'output':
     norms = {'attention_norm': 'post_attention_layernorm', 'mlp_norm': 'post_feedforward_layernorm'}
@@ -155,4 +154,4 @@ def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
       out.append(Entry(f'trunk/layers/{ours}_norm/scale', name, 'matrix', inputs=2))
   if 'ForQuestionAnswering' in heads and write_config(trunk, ())['model_type'] != 'mistral':
     out = llama.for_answers(out)
-  return out + of_task(tasks(trunk), heads)
+  return out + of_task(HEADS, tasks(trunk), heads)

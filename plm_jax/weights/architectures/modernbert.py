@@ -124,7 +124,6 @@ def write_config(trunk: ModernBert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: ModernBert, heads: Sequence[str]) -> list[Entry]:
-  check_heads(heads, HEADS, tasks(trunk))
   c = trunk.config
   tied = ('decoder.weight',) if c.tied else ()
   out = [
@@ -141,7 +140,7 @@ def entries(trunk: ModernBert, heads: Sequence[str]) -> list[Entry]:
     out += bert.output(trunk, 'decoder')
   if 'mlm' in heads and not c.pooler.startswith('dense'):
     out += [*linear('mlm/dense', 'head.dense', bias=False), Entry('mlm/norm/scale', 'head.norm.weight')]
-  return out + of_task(tasks(trunk), heads)
+  return out + of_task(HEADS, tasks(trunk), heads)
 
 
 def _block(ours: str, theirs: str, width: int, inner: int) -> list[Entry]:

@@ -7,7 +7,7 @@ from plm_jax.models.gpt import Gpt
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import gpt
 from plm_jax.weights.class_heads import TaskHead, check_heads, of_task, score
-from plm_jax.weights.table import Derived, Entry, counts_up, has_output
+from plm_jax.weights.table import Derived, Entry, counts_up
 
 MODEL = 'gpt'
 MODEL_TYPES = ('openai-gpt',)
@@ -25,9 +25,7 @@ def tasks(trunk: Gpt) -> dict[str, TaskHead]:
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   theirs = fields.complete(FIELDS, theirs)
-  overrides = gpt.shared_config(theirs, activation=_ACTIVATIONS[theirs['afn']])
-  overrides['tied'] = theirs['tie_word_embeddings']
-  overrides['has_output'] = has_output(names, tied=overrides['tied'])
+  overrides = gpt.shared_config(theirs, names, activation=_ACTIVATIONS[theirs['afn']])
   return {'vocab_size': theirs['vocab_size'], 'variant': 'gpt', 'overrides': overrides}
 
 
@@ -44,13 +42,11 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
     'architectures': [f'OpenAIGPT{gpt.kind_of(trunk, heads)}'],
     **gpt.shared_fields(trunk),
     'afn': activations[c.activation],
-    'tie_word_embeddings': c.tied,
     'n_ctx': c.max_length,
   }
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_head.weight',) if trunk.config.tied else ()
   own = trunk.gives_logits and not trunk.config.tied
   output = [Entry('trunk/output/table', 'lm_head.weight')] if own else []
@@ -59,5 +55,5 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
     Entry('trunk/token_embed/table', 'transformer.tokens_embed.weight', tied=tied),
     Entry('trunk/position_embed/table', 'transformer.positions_embed.weight'),
     *gpt.blocks(trunk),
-    *of_task(tasks(trunk), heads),
+    *of_task(HEADS, tasks(trunk), heads),
   ]

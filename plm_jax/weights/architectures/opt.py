@@ -79,7 +79,6 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  check_heads(heads, HEADS, tasks(trunk))
   c, ours, body = trunk.config, 'trunk/layers', 'model.decoder'
   block = f'{body}.layers.{{layer}}'
   out = [
@@ -97,4 +96,4 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
   out += norm(f'{ours}/attention_norm', f'{block}.self_attn_layer_norm')
   out += norm(f'{ours}/mlp_norm', f'{block}.final_layer_norm')
   out += norm('trunk/final_norm', f'{body}.final_layer_norm') if c.norm_placement == 'pre' else []
-  return out + of_task(tasks(trunk), heads)
+  return out + of_task(HEADS, tasks(trunk), heads)

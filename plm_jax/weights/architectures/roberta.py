@@ -71,7 +71,6 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  check_heads(heads, HEADS, tasks(trunk))
   decoder = 'lm_head.decoder'
   out = bert.embeddings(trunk, 'roberta.embeddings', decoder)
   if not trunk.config.num_types:
@@ -82,4 +81,4 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   if 'mlm' in heads:
     out += linear('mlm/dense', 'lm_head.dense') + norm('mlm/norm', 'lm_head.layer_norm')
     out += bert.output(trunk, decoder, bias='lm_head.bias')
-  return out + of_task(tasks(trunk), heads)
+  return out + of_task(HEADS, tasks(trunk), heads)

@@ -198,7 +198,7 @@ def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
       entry._replace(theirs=f'{_INSIDE}{entry.theirs}', tied=tuple(f'{_INSIDE}{name}' for name in entry.tied))
       for entry in out
     ]
-  return out + of_task(tasks(trunk), heads)
+  return out + of_task(HEADS, tasks(trunk), heads)
 
 
 def _check(trunk: T5 | T5Encoder, heads: Sequence[str]) -> None:
