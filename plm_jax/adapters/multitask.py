@@ -139,9 +139,6 @@ def predict(parts: Tasks, forward: Forward, example: Example) -> dict[str, Array
 def in_words(parts: Tasks, prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
   """Return the readable predictions of an example's part, and the part's name."""
   name = list(parts)[int(prediction['part'])]
-  return {'part': name, **parts[name].in_words(of_part(name, prediction), record)}
-
-
-def of_part(name: str, prediction: Mapping[str, Any]) -> dict[str, Any]:
-  """Select the predictions of a part and rename them: 'rte/label' -> 'label'."""
-  return {key.removeprefix(f'{name}/'): value for key, value in prediction.items() if key.startswith(f'{name}/')}
+  # 'rte/label' -> 'label'
+  own = {key.removeprefix(f'{name}/'): value for key, value in prediction.items() if key.startswith(f'{name}/')}
+  return {'part': name, **parts[name].in_words(own, record)}

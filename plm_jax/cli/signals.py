@@ -78,7 +78,7 @@ def begin(*, ends: bool = False) -> None:
   _State.undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writer, warn_on_full_buffer=False))
   for signum in SIGNALS:
     _State.undo.callback(signal.signal, signum, signal.signal(signum, _note) or signal.SIG_DFL)
-  _State.undo.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, _raise_again) or signal.SIG_DFL)
+  _State.undo.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, _raise_once) or signal.SIG_DFL)
   _State.undo.callback(signal.setitimer, signal.ITIMER_REAL, 0)  # before its handler is removed
   _State.undo.callback(setattr, sys, 'unraisablehook', sys.unraisablehook)
   sys.unraisablehook = functools.partial(_lost, sys.unraisablehook)
@@ -208,9 +208,8 @@ def _note(signum: int, frame: Any) -> None:
   _tell(signal.Signals(signum).name)  # the answer precedes further output of the command
   if _State.pass_on is not None:
     signal.raise_signal(_State.pass_on)
-  elif _State.raises:
-    _State.raises = False  # once: a second exception would interrupt the cleanup
-    raise Interrupted
+  else:
+    _raise_once(signum, frame)
 
 
 def _lost(hook: Callable[[Any], Any], unraisable: Any) -> None:
@@ -225,9 +224,9 @@ def _lost(hook: Callable[[Any], Any], unraisable: Any) -> None:
   signal.setitimer(signal.ITIMER_REAL, ONE)
 
 
-def _raise_again(signum: int, frame: Any) -> None:
+def _raise_once(signum: int, frame: Any) -> None:
   if _State.raises:  # otherwise the body has ended with a check
-    _State.raises = False
+    _State.raises = False  # a second exception would interrupt the cleanup
     raise Interrupted
 
 

@@ -105,7 +105,8 @@ def attend(
   taken, reason = choose(
     implementation, query, key, mask=mask, bias=bias, dropout=dropout, device=_device(sharding.device())
   )
-  kernel = _kernel(taken)
+  kernels: dict[str, kernel_check.Kernel] = {'flash': fused.flash, 'cudnn': fused.cudnn, 'tiled': tiled.attend}
+  kernel = kernels.get(taken)  # None: a formula
   if kernel is not None:
     case = kernel_check.case_of(query, key, mask=mask, bias=bias, dropout=dropout)
     if wrong := kernel_check.fault(taken, kernel, case):
@@ -120,11 +121,6 @@ def attend(
     return kernel(query, key, value, mask=mask, scale=scale, **more)
   compute = chunked if taken == 'chunked' else plain
   return compute(query, key, value, mask=mask, bias=bias, dropout=dropout, rng=rng, scale=scale)
-
-
-def _kernel(name: str) -> kernel_check.Kernel | None:
-  """Return the kernel of an implementation, None for a formula."""
-  return {'flash': fused.flash, 'cudnn': fused.cudnn, 'tiled': tiled.attend}.get(name)
 
 
 def attend_in(
@@ -142,18 +138,8 @@ def attend_in(
 ) -> Array:
   """Compute `attend` inside a block.
 
-  The block provides the key of the dropout and publishes the weights.
-
-  Args:
-    block: the calling module. Training takes a key from its stream 'dropout'. Its collection 'attention' gets the
-      weights if the caller made it mutable.
-    query: [b, l, h, k].
-    key: [b, m, g, k]; 'cached': [b g, k, m].
-    value: [b, m, g, k]; 'cached': [b g, m, k].
-    dropout: rate on the weights.
-    implementation: `Execution.attention`, or 'cached' in a step of generation.
-    bias: added to the scaled products, broadcastable to [b, h, l, m].
-    scale: of the products; 1 / sqrt(k) by default.
+  In training the key of the dropout is of the block's stream 'dropout'. The weights go to its collection 'attention' if
+  the caller made that mutable. Other arguments as in `attend`.
   """
   # keys of an adapter come first
   key, value, mask, bias = with_prefix(
@@ -176,16 +162,8 @@ def with_prefix(
   The adapter stores them as parameters of the block. Every query sees the keys of a prefix. They have no position: the
   model's bias for distances is 0 there.
 
-  Args:
-    block: the calling module.
-    query: [b, l, h, k].
-    key: [b, m, g, k]; with `cached` [b g, k, m].
-    value: [b, m, g, k]; with `cached` [b g, m, k].
-    bias: broadcastable to [b, h, l, m].
-    cached: keys and values are in the order of a cache.
-
-  Returns:
-    Keys, values, mask and bias for p + m keys; all unchanged without a prefix.
+  Returns keys, values, mask and bias for p + m keys; all unchanged without a prefix. With `cached` keys and values are
+  in the order of a cache; other arguments as in `attend`.
   """
   if not block.has_variable('params', 'prefix'):
     return key, value, mask, bias

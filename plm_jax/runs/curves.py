@@ -23,22 +23,17 @@ TRAINING = 'training'  # the line of the training loss
 Line = tuple[np.ndarray, np.ndarray]  # steps, values
 
 
-def curves(workdir: Where, *, best_step: int | None = None) -> Path | None:
+def curves(workdir: Where) -> Path | None:
   """Draw loss, learning rate, gradient norm and speed over the steps.
 
-  Only process 0 writes the picture, `curves.png`. Returns the picture, or None if there are no metrics yet or the disk
-  is full.
-
-  Args:
-    workdir: the run folder; its `metrics.jsonl` is read.
-    best_step: marked in the picture of the loss; None takes that of `result.json`, if any.
+  The best step of `result.json`, if any, is marked in the loss of `metrics.jsonl`. Only process 0 writes the picture,
+  `curves.png`. Returns the picture, or None if there are no metrics yet or the disk is full.
   """
   folder = RunFolder.at(workdir)
   panels = {title: lines for title, lines in _panels(read(folder.root)).items() if lines}
   if not panels or jax.process_index() != 0:
     return None
-  if best_step is None:
-    best_step = run_folder.read_result(folder).get('best_step')
+  best_step = run_folder.read_result(folder).get('best_step')
   columns = min(2, len(panels))
   rows = math.ceil(len(panels) / columns)
   figure = pictures.new(5.6 * columns, 3.6 * rows)

@@ -107,16 +107,15 @@ def to_devices(
   batches: Iterator[dict[str, np.ndarray]],
   place: NamedSharding,
   *,
-  ahead: int = 2,
   prepare: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> Iterator[Any]:
-  """Yield (host batch, global device batch), copied and prepared in advance."""
+  """Yield (host batch, global device batch), copied and prepared two batches ahead."""
   queue: deque[tuple[dict[str, np.ndarray], Batch]] = deque()
 
   def put(batch: dict[str, np.ndarray]) -> None:
     queue.append((batch, prepare({k: jax.make_array_from_process_local_data(place, v) for k, v in batch.items()})))
 
-  for batch in itertools.islice(batches, ahead):
+  for batch in itertools.islice(batches, 2):
     put(batch)
   while queue:
     for batch in itertools.islice(batches, 1):

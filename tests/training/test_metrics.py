@@ -271,7 +271,8 @@ def test_curves_shows_what_there_is(tmp_path: pathlib.Path, monkeypatch: pytest.
 
 def test_curves_of_a_short_run_without_evaluations(tmp_path: pathlib.Path) -> None:
   write(tmp_path, [1])
-  assert curves.curves(tmp_path, best_step=1) == tmp_path / 'curves.png'
+  (tmp_path / 'result.json').write_text('{"best_step": 1}')
+  assert curves.curves(tmp_path) == tmp_path / 'curves.png'
 
 
 def test_names_with_dollars_are_shown_as_they_are(tmp_path: pathlib.Path) -> None:

@@ -156,17 +156,14 @@ def _is_damaged(root: Path, name: str, summary: Mapping[str, Any]) -> bool:
   return False
 
 
-def account(
-  *, cache: str = CACHE, packages: Sequence[Package] | None = None, sets: Sequence[str] = ()
-) -> dict[str, Any]:
+def account(*, cache: str = CACHE, sets: Sequence[str] = ()) -> dict[str, Any]:
   """Return the summary of the corpus; build missing `sets` first.
 
   It has versions, documents and characters of each package, rows of each built set and split, and the counts of the
   filter.
   """
-  packages = PACKAGES if packages is None else packages
-  prepare(cache=cache, packages=packages, sets=sets)
-  return files.read_json(files.local_path(cache, what='data.cache') / 'tfds' / 'pydocs' / f'{key(packages)}.json')
+  prepare(cache=cache, sets=sets)
+  return files.read_json(files.local_path(cache, what='data.cache') / 'tfds' / 'pydocs' / f'{key(PACKAGES)}.json')
 
 
 def _build(

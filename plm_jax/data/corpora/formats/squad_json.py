@@ -44,7 +44,7 @@ def open(path: local.File, split: str, cache: str) -> Opened:
   if isinstance(whole, list) and whole and all(isinstance(row, dict) for row in whole):
     return Opened(Questions(path, rows=whole), f'{path.digest(cache=cache)} rows')
   try:
-    questions = _questions(whole)
+    questions = [(doc, text, qa) for doc in whole['data'] for text in doc['paragraphs'] for qa in text['qas']]
   except (KeyError, TypeError, AttributeError) as error:
     raise ValueError(
       f'{path.path} is neither a list of objects, [{{"text": "...", "label": "..."}}, ...] (of pandas: '
@@ -84,10 +84,6 @@ class Questions(Sequence[local.Row]):
     """Return file and question (its id, else number) of a row."""
     row = self._rows[index]
     return f'{self.file.path}, question {row["id"]!r}' if 'id' in row else f'{self.file.path}, question {index + 1}'
-
-
-def _questions(whole: Any) -> list[tuple[Any, Any, Any]]:
-  return [(article, text, qa) for article in whole['data'] for text in article['paragraphs'] for qa in text['qas']]
 
 
 def _row(article: Any, text: Any, question: Any) -> local.Row:
