@@ -137,6 +137,16 @@ class Dense(nn.Module):
     return _through_bottleneck(self, y)
 
 
+def to_heads(num_heads: int, head_dim: int, init: Initializer, **settings: Any) -> Dense:
+  """Build a layer to heads: [..., d] -> [..., h, k]."""
+  return Dense((num_heads, head_dim), ('embed', 'heads', 'head_dim'), init, **settings)
+
+
+def from_heads(features: int, init: Initializer, **settings: Any) -> Dense:
+  """Build the output layer of attention: [..., h, k] -> [..., d]."""
+  return Dense(features, ('heads', 'head_dim', 'embed'), init, num_inputs=2, **settings)
+
+
 def _scale(layer: nn.Module, name: str) -> Array | None:
   """Return a leaf's 8-bit scales (size 1 along inputs), or None."""
   return _companion(layer, name, SCALE)

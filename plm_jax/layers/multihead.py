@@ -6,7 +6,7 @@ import flax.linen as nn
 
 from plm_jax.core.types import Array, Implementation
 from plm_jax.layers.attention import Way, attend_in
-from plm_jax.layers.linear import Dense, Initializer
+from plm_jax.layers.linear import Initializer, from_heads, to_heads
 from plm_jax.layers.masks import Mask
 
 
@@ -33,22 +33,11 @@ class MultiHead(nn.Module):
   implementation: Implementation = 'auto'  # `Execution.attention`, for `__call__`
 
   def setup(self) -> None:
-    # kernels [d, h, k] of query, key and value
-    def project(init: Initializer) -> Dense:
-      heads = (self.num_heads, self.head_dim)
-      axes = ('embed', 'heads', 'head_dim')
-      return Dense(heads, axes=axes, kernel_init=init, use_bias=self.use_bias, dtype=self.dtype)
-
-    self.query, self.key, self.value = project(self.query_init), project(self.key_init), project(self.key_init)
-    # kernel [h, k, d] of the output
-    self.out = Dense(
-      self.features,
-      axes=('heads', 'head_dim', 'embed'),
-      num_inputs=2,
-      kernel_init=self.out_init,
-      use_bias=self.use_bias,
-      dtype=self.dtype,
+    self.query, self.key, self.value = (
+      to_heads(self.num_heads, self.head_dim, init, use_bias=self.use_bias, dtype=self.dtype)
+      for init in (self.query_init, self.key_init, self.key_init)
     )
+    self.out = from_heads(self.features, self.out_init, use_bias=self.use_bias, dtype=self.dtype)
 
   def __call__(self, x: Array, source: Array, *, mask: Mask, bias: Array | None = None, train: bool = False) -> Array:
     """Attend from the positions of `x` to those of `source`.

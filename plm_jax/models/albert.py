@@ -7,6 +7,7 @@ inner blocks in sequence. Sharing saves parameters, not operations: a forward pa
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -19,7 +20,7 @@ from plm_jax.core.sharding import constrain
 from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, truncated_normal
+from plm_jax.layers.linear import Dense, Embed, from_heads, to_heads, truncated_normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
@@ -70,15 +71,10 @@ class Attention(nn.Module):
   def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, None]:
     c, dtype = self.config, self.execution.dtype
     init = truncated_normal(c.init_std)
-    heads = (c.num_heads, c.hidden_dim // c.num_heads)
+    project = partial(to_heads, c.num_heads, c.hidden_dim // c.num_heads, init, dtype=dtype)
+    out = from_heads(c.hidden_dim, init, dtype=dtype, name='out')
 
-    def project(name: str) -> Array:
-      return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype, name=name)(x)
-
-    out_axes = ('heads', 'head_dim', 'embed')
-    out = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')
-
-    query, key, value = project('query'), project('key'), project('value')  # [b, l, h, k]
+    query, key, value = (project(name=name)(x) for name in ('query', 'key', 'value'))  # [b, l, h, k]
     implementation = self.execution.attention
     y = attend_in(
       self, query, key, value, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation

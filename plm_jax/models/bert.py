@@ -10,6 +10,7 @@ Hugging Face by erf.
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -22,7 +23,7 @@ from plm_jax.core.types import Array, Execution, Paper, Published
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, truncated_normal
+from plm_jax.layers.linear import Dense, Embed, from_heads, to_heads, truncated_normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
@@ -81,16 +82,11 @@ class Block(nn.Module):
     c, dtype = self.config, self.execution.dtype
     mask, bias = context
     init = truncated_normal(c.init_std)
-    heads = (c.num_heads, c.hidden_dim // c.num_heads)
-
-    def project(name: str, x: Array) -> Array:
-      return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype, name=name)(x)
-
-    out_axes = ('heads', 'head_dim', 'embed')
-    out = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')
+    project = partial(to_heads, c.num_heads, c.hidden_dim // c.num_heads, init, dtype=dtype)
+    out = from_heads(c.hidden_dim, init, dtype=dtype, name='out')
 
     own = x if query is None else query
-    queries, key, value = project('query', own), project('key', x), project('value', x)  # [b, l, h, k]
+    queries, key, value = project(name='query')(own), project(name='key')(x), project(name='value')(x)  # [b, l, h, k]
     x, implementation = own, self.execution.attention
     rate = c.attention_dropout
     y = attend_in(

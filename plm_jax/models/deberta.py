@@ -30,7 +30,7 @@ from plm_jax.core.types import Array, Execution, Paper, Published
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, normal
+from plm_jax.layers.linear import Dense, Embed, from_heads, normal, to_heads
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import ACTIVATIONS, Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
@@ -114,12 +114,11 @@ class Block(nn.Module):
   def __call__(self, x: Array, context: Context, train: bool) -> tuple[Array, Array]:
     c, dtype = self.config, self.execution.dtype
     init = normal(c.init_std)
-    heads = (c.num_heads, c.hidden_dim // c.num_heads)
-    scale = 1 / math.sqrt(heads[1] * (1 + len(c.terms)))
+    head_dim = c.hidden_dim // c.num_heads
+    scale = 1 / math.sqrt(head_dim * (1 + len(c.terms)))
 
     def project(name: str, bias: bool = True) -> Dense:
-      axes = ('embed', 'heads', 'head_dim')
-      return Dense(heads, axes=axes, kernel_init=init, use_bias=bias, dtype=dtype, name=name)
+      return to_heads(c.num_heads, head_dim, init, use_bias=bias, dtype=dtype, name=name)
 
     # 1. disentangled attention
     to_query, to_key = project('query'), project('key', c.key_bias)
@@ -137,8 +136,7 @@ class Block(nn.Module):
     y = attend_in(
       self, query, key, value, mask=context.mask, bias=bias, scale=scale, dropout=rate, train=train, implementation=way
     )
-    out_axes = ('heads', 'head_dim', 'embed')
-    y = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')(y)  # [b, l, d]
+    y = from_heads(c.hidden_dim, init, dtype=dtype, name='out')(y)  # [b, l, d]
     y = Dropout(c.dropout)(y, train=train)
     x = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')(query_states + y)
 

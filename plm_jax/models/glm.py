@@ -19,6 +19,7 @@ down are multiplied by (2n)^-1/2.
 import dataclasses
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -32,7 +33,7 @@ from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, Initializer, normal
+from plm_jax.layers.linear import Embed, Initializer, from_heads, normal, to_heads
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
@@ -92,14 +93,9 @@ class Block(nn.Module):
     shrunk = xavier(1 / math.sqrt(2 * c.num_layers))
     value_init, up_init = (shrunk, shrunk) if deep else (init, init)
     down_init = shrunk if deep else normal(c.init_std / math.sqrt(2 * c.num_layers))
-
-    def project(kernel_init: Initializer) -> Dense:
-      heads = (c.num_heads, c.hidden_dim // c.num_heads)
-      return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=kernel_init, dtype=dtype)
-
+    project = partial(to_heads, c.num_heads, c.hidden_dim // c.num_heads, dtype=dtype)
     self.query, self.key, self.value = project(init), project(init), project(value_init)
-    axes = ('heads', 'head_dim', 'embed')
-    self.out = Dense(c.hidden_dim, axes=axes, num_inputs=2, kernel_init=down_init, dtype=dtype)
+    self.out = from_heads(c.hidden_dim, down_init, dtype=dtype)
     self.mlp = Mlp(c.mlp_dim, c.activation, up_init=up_init, down_init=down_init, dtype=dtype)
     self.attention_norm = LayerNorm(c.norm_epsilon, dtype)
     self.mlp_norm = LayerNorm(c.norm_epsilon, dtype)

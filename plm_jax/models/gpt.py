@@ -31,7 +31,7 @@ from plm_jax.layers import positions as position
 from plm_jax.layers.attention import Way, attend, weights, with_prefix
 from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, normal
+from plm_jax.layers.linear import Dense, Embed, from_heads, normal, to_heads
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
@@ -94,9 +94,8 @@ class Block(nn.Module):
     init = normal(c.init_std)
     residual_init = normal(c.init_std / math.sqrt(2 * c.num_layers)) if c.scale_residual else init
 
-    heads, axes = (c.num_heads, c.head_size), ('embed', 'heads', 'head_dim')
-    self.query, self.key, self.value = (Dense(heads, axes, init, dtype=dtype) for _ in range(3))
-    self.out = Dense(c.hidden_dim, axes=axes[1:] + axes[:1], num_inputs=2, kernel_init=residual_init, dtype=dtype)
+    self.query, self.key, self.value = (to_heads(c.num_heads, c.head_size, init, dtype=dtype) for _ in range(3))
+    self.out = from_heads(c.hidden_dim, residual_init, dtype=dtype)
     self.mlp = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=residual_init, dtype=dtype)
     self.attention_norm = LayerNorm(c.norm_epsilon, dtype)
     self.mlp_norm = LayerNorm(c.norm_epsilon, dtype)

@@ -28,7 +28,7 @@ from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, Initializer, truncated_normal
+from plm_jax.layers.linear import Embed, Initializer, from_heads, to_heads, truncated_normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp, gelu_erf
 from plm_jax.layers.norm import LayerNorm
@@ -81,9 +81,9 @@ class Block(nn.Module):
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
-    axes, heads = ('embed', 'heads', 'head_dim'), (c.num_heads, c.hidden_dim // c.num_heads)
-    self.query, self.key, self.value, self.gate = (Dense(heads, axes, c.init, dtype=dtype) for _ in range(4))
-    self.out = Dense(c.hidden_dim, axes[1:] + axes[:1], c.init, num_inputs=2, dtype=dtype)
+    heads = (c.num_heads, c.hidden_dim // c.num_heads)
+    self.query, self.key, self.value, self.gate = (to_heads(*heads, c.init, dtype=dtype) for _ in range(4))
+    self.out = from_heads(c.hidden_dim, c.init, dtype=dtype)
     self.norm = LayerNorm(c.norm_epsilon, dtype, use_bias=False, use_scale=False)
     self.mlp = GatedMlp(c.mlp_dim, 'gelu_tanh', c.init, c.init, norm_epsilon=c.norm_epsilon, dtype=dtype)
     self.dropout, self.attention_dropout = Dropout(c.dropout), Dropout(c.attention_dropout)

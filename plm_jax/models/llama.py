@@ -39,7 +39,7 @@ from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, normal
+from plm_jax.layers.linear import from_heads, normal, to_heads
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, GatedMlp, Mlp
 from plm_jax.layers.norm import LayerNorm, RMSNorm
@@ -154,14 +154,11 @@ class Block(nn.Module):
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     init = normal(c.init_std)
-
-    def project(heads: int) -> Dense:
-      axes = ('embed', 'heads', 'head_dim')
-      return Dense((heads, c.head_size), axes=axes, kernel_init=init, use_bias=c.qkv_bias, dtype=dtype)
-
-    self.query, self.key, self.value = project(c.num_heads), project(c.key_heads), project(c.key_heads)
-    axes = ('heads', 'head_dim', 'embed')
-    self.out = Dense(c.hidden_dim, axes=axes, num_inputs=2, kernel_init=init, use_bias=c.out_bias, dtype=dtype)
+    counts = (c.num_heads, c.key_heads, c.key_heads)
+    self.query, self.key, self.value = (
+      to_heads(count, c.head_size, init, use_bias=c.qkv_bias, dtype=dtype) for count in counts
+    )
+    self.out = from_heads(c.hidden_dim, init, use_bias=c.out_bias, dtype=dtype)
     mlp = GatedMlp if c.parts == 'llama' else Mlp
     self.mlp = mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, use_bias=c.mlp_bias, dtype=dtype)
     if c.norm_placement != 'output':

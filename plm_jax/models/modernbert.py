@@ -10,6 +10,7 @@ The first block has no attention norm, so it is outside of the scan, as `first`.
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import flax.linen as nn
@@ -23,7 +24,7 @@ from plm_jax.layers import pooling
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, truncated_normal
+from plm_jax.layers.linear import Dense, from_heads, to_heads, truncated_normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import ACTIVATIONS, Activation, GatedMlp
 from plm_jax.layers.norm import LayerNorm
@@ -86,15 +87,13 @@ class Block(nn.Module):
 
     y = x if self.first else norm('attention_norm')(x)
     dense: dict[str, Any] = {'use_bias': False, 'dtype': dtype}
-    heads, axes = (c.num_heads, c.hidden_dim // c.num_heads), ('embed', 'heads', 'head_dim')
-    query, key, value = (
-      Dense(heads, axes=axes, kernel_init=init, name=name, **dense)(y) for name in ('query', 'key', 'value')
-    )
+    project = partial(to_heads, c.num_heads, c.hidden_dim // c.num_heads, init, **dense)
+    query, key, value = (project(name=name)(y) for name in ('query', 'key', 'value'))
     query, key = (position.rotate(part, (cosine[local], sine[local]), layout='halves') for part in (query, key))
     mask = dataclasses.replace(mask, allowed=jnp.broadcast_to(near | (local == 0), (len(x), *near.shape)))
     rate, way = c.attention_dropout, self.execution.attention
     y = attend_in(self, query, key, value, mask=mask, dropout=rate, train=train, implementation=way)
-    y = Dense(c.hidden_dim, axes=axes[1:] + axes[:1], num_inputs=2, kernel_init=down_init, name='out', **dense)(y)
+    y = from_heads(c.hidden_dim, down_init, name='out', **dense)(y)
     x = x + Dropout(c.attention_dropout)(y, train=train)
 
     mlp = GatedMlp(c.mlp_dim, c.activation, init, down_init, dropout=c.dropout, dtype=dtype, name='mlp')

@@ -24,7 +24,7 @@ from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Initializer, normal
+from plm_jax.layers.linear import Initializer, from_heads, normal, to_heads
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import LayerNorm
@@ -72,13 +72,11 @@ class Block(nn.Module):
     def fan_in(inputs: int) -> Initializer:
       return normal(1 / math.sqrt(inputs))
 
-    def project(heads: int) -> Dense:
-      axes, init = ('embed', 'heads', 'head_dim'), fan_in(c.hidden_dim)
-      return Dense((heads, c.head_dim), axes=axes, kernel_init=init, use_bias=False, dtype=dtype)
-
-    self.query, self.key, self.value = project(c.num_heads), project(c.num_kv_heads), project(c.num_kv_heads)
-    axes, init = ('heads', 'head_dim', 'embed'), fan_in(c.num_heads * c.head_dim)
-    self.out = Dense(c.hidden_dim, axes=axes, num_inputs=2, kernel_init=init, use_bias=False, dtype=dtype)
+    counts, init = (c.num_heads, c.num_kv_heads, c.num_kv_heads), fan_in(c.hidden_dim)
+    self.query, self.key, self.value = (
+      to_heads(count, c.head_dim, init, use_bias=False, dtype=dtype) for count in counts
+    )
+    self.out = from_heads(c.hidden_dim, fan_in(c.num_heads * c.head_dim), use_bias=False, dtype=dtype)
     self.mlp = GatedMlp(c.mlp_dim, 'silu', up_init=fan_in(c.hidden_dim), down_init=fan_in(c.mlp_dim), dtype=dtype)
     self.norm = LayerNorm(c.norm_epsilon, dtype, use_bias=False)
     self.dropout = Dropout(c.dropout)

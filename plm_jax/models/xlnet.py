@@ -24,7 +24,7 @@ from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend, weights, with_prefix
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, normal
+from plm_jax.layers.linear import Dense, from_heads, normal, to_heads
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
@@ -102,8 +102,7 @@ class Block(nn.Module):
     heads = (c.num_heads, c.hidden_dim // c.num_heads)
 
     def project(name: str) -> Dense:
-      axes = ('embed', 'heads', 'head_dim')
-      return Dense(heads, axes=axes, kernel_init=init, use_bias=False, dtype=dtype, name=name)
+      return to_heads(*heads, init, use_bias=False, dtype=dtype, name=name)
 
     def vectors(name: str, *rows: int) -> Array:
       axes = (*['types'] * len(rows), 'heads', 'head_dim')
@@ -111,8 +110,7 @@ class Block(nn.Module):
       return values.astype(dtype)
 
     query = project('query')
-    out_axes = ('heads', 'head_dim', 'embed')
-    out = Dense(c.hidden_dim, axes=out_axes, kernel_init=init, num_inputs=2, use_bias=False, dtype=dtype, name='out')
+    out = from_heads(c.hidden_dim, init, use_bias=False, dtype=dtype, name='out')
     attention_norm = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')
     mlp = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, dropout=c.dropout, dtype=dtype, name='mlp')
     mlp_norm = LayerNorm(c.norm_epsilon, dtype, name='mlp_norm')
