@@ -173,7 +173,8 @@ def ours(task: Task, source: Source, *, random: str, own: Mapping[str, Any]) -> 
   )
   layout = sharding.make_layout(sharding.make_mesh({'data': -1}), 'data')
   key = jax.random.key(0)
-  state, _ = steps.init_state(task, tx, spec, key, layout=layout)
+  with sharding.use(layout):
+    state = steps.state_maker(task, tx, spec, layout=layout).fresh(key)
   # placed as the state is, since other places would be another program
   fresh = state.params['trunk']
   places = jax.tree.map(lambda leaf: leaf.sharding, fresh)

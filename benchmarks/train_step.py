@@ -35,7 +35,7 @@ from plm_jax.models import bert
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.objectives import mlm
 from plm_jax.training.cost import flops
-from plm_jax.training.step import abstract_params, bind, init_state, train_step
+from plm_jax.training.step import abstract_params, bind, state_maker, train_step
 from plm_jax.weights import writer
 
 VOCAB = 30_522
@@ -83,7 +83,8 @@ def ours(
   tx = optim.make(params=abstract_params(task, spec), steps=1000, name='adamw', rate=1e-4, decay=0.01)
   layout = sharding.make_layout(sharding.make_mesh({'data': -1}), 'data')
   key = jax.random.key(0)
-  state, _ = init_state(task, tx, spec, key, layout=layout)
+  with sharding.use(layout):
+    state = state_maker(task, tx, spec, layout=layout).fresh(key)
   step = jax.jit(functools.partial(train_step, task=task, tx=tx, random=random), donate_argnums=0)
   work = 3 * flops.count(
     lambda params, batch: (

@@ -123,24 +123,6 @@ def broken_pattern(annotation: str, value: Any) -> str:
   return '' if wrong is None else f'; {shown(wrong)} is no regular expression: {_fault(wrong)}'
 
 
-def unbounded(annotation: str) -> bool:
-  """Return whether an annotation allows a number without a bound."""
-  return _unbounded(parse(annotation))
-
-
-def _unbounded(node: ast.expr) -> bool:
-  match node:
-    case ast.Name() | ast.Attribute():
-      return tail(node) in ('int', 'float')
-    case ast.Subscript() if tail(node.value) in ('Annotated', 'Literal', 'Callable'):
-      return False
-    case ast.Subscript():
-      return any(map(_unbounded, arguments(node)))
-    case ast.BinOp():
-      return _unbounded(node.left) or _unbounded(node.right)
-  return False
-
-
 @functools.cache
 def _comparison(text: str) -> ast.Compare | None:
   """Parse '0 <= x < 1'; None for other texts."""

@@ -217,14 +217,7 @@ class Remembers(Protocol):
 
 
 class Streams(Protocol):
-  """A trunk of two language models that read a text in both directions, row after row (ELMo).
-
-  Attributes:
-    direction_dim: p, the width of a state of one direction.
-  """
-
-  @property
-  def direction_dim(self) -> int: ...
+  """A trunk of two language models that read a text in both directions, row after row (ELMo)."""
 
   def stream(self, forward: Array, backward: Array, *, carry: PyTree, train: bool = False) -> tuple[Array, PyTree]:
     """Read the characters of both directions.

@@ -184,11 +184,6 @@ class Elmo(nn.Module):
     return self.config.hidden_dim
 
   @property
-  def direction_dim(self) -> int:
-    """Return p, the width of a state of one direction."""
-    return self.config.projection_dim
-
-  @property
   def position_rows(self) -> dict[str, range]:
     """Return no rows: without learned positions any length is valid."""
     return {}

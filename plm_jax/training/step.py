@@ -137,15 +137,6 @@ def advance_first(state: TrainState, maker: Maker, *, task: Task) -> TrainState:
   return dataclasses.replace(state, params=begin(state.params, state.step))
 
 
-def init_state(
-  task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], key: Array, *, layout: Layout
-) -> tuple[TrainState, PyTree]:
-  """Return a fresh state and its shardings; see `state_maker`."""
-  maker = state_maker(task, tx, spec, layout=layout)
-  with use(layout):
-    return maker.fresh(key), maker.places
-
-
 def _micro_batches(tree: PyTree, count: int) -> PyTree:
   """Split [b, ...] into [count, b / count, ...].
 
