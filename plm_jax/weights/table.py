@@ -18,7 +18,7 @@
                              raises ValueError for unsupported fields
     write_config(trunk, heads)   -> config.json as a dict, with model_type and architectures
     entries(trunk, heads)    -> the list; `heads` are names of HEADS, and at most one of `tasks`; both raise ValueError
-                             for another structure or a head that the form lacks
+                             for another structure, and `entries` for a head that the form lacks
 
 and no file access. A tensor that is in no entry, not derived and not unused raises an error.
 """

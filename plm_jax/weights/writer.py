@@ -18,7 +18,7 @@ from plm_jax.core.trunk import longest_row
 from plm_jax.core.types import PyTree, Template
 from plm_jax.io import files
 from plm_jax.weights import release, shapes, table, task_heads
-from plm_jax.weights.class_heads import is_task
+from plm_jax.weights.class_heads import check_heads, is_task
 from plm_jax.weights.table import HEAD, OUTPUT, TOKENS, Architecture, Entry, architectures, entries_of, pieces
 
 log = logging.getLogger(__name__)
@@ -282,10 +282,12 @@ def published_form(
   candidates = [a for a in architectures() if trunk.NAME == a.module.MODEL and name in (None, a.name)]
   reasons: dict[Architecture, str] = {}
   for architecture in sorted(candidates, key=lambda architecture: architecture.name != trunk.NAME):
+    module = architecture.module
     try:
       task = [task_heads.find(architecture, trunk, leaves, adapter)] if HEAD in heads else []
       named = [head for head in heads if head != HEAD] + task
-      return Form(architecture, named, architecture.module.write_config(trunk, named))
+      check_heads(named, module.HEADS, module.tasks(trunk))
+      return Form(architecture, named, module.write_config(trunk, named))
     except ValueError as error:
       reasons[architecture] = f'{architecture.name}: {error}'
   if name is not None and not candidates:

@@ -141,7 +141,7 @@ def test_what_has_no_published_form_is_not_written():
   with pytest.raises(ValueError, match=r"structure.*'shared'"):
     t5_weights.entries(make_trunk(structure='shared'), ())
   with pytest.raises(ValueError, match='head'):
-    t5_weights.write_config(make_trunk(), ('head',))
+    t5_weights.entries(make_trunk(), ('head',))
   with pytest.raises(ValueError, match=r"activation.*'silu'.*gated=False"):
     t5_weights.write_config(make_trunk(activation='silu'), ())
 

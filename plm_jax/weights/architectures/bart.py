@@ -5,7 +5,7 @@ from typing import Any
 
 from plm_jax.models.bart import Bart
 from plm_jax.weights import fields
-from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, two_layers
+from plm_jax.weights.class_heads import TaskHead, is_task, of_task, one_layer, two_layers
 from plm_jax.weights.table import Derived, Entry, is_zero, linear, norm, other_depth
 
 MODEL = 'bart'
@@ -87,7 +87,7 @@ def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
   return {
     'model_type': 'bart',
     'architectures': [f'Bart{kind_of(heads)}'],
-    **shared_fields(trunk, heads),
+    **shared_fields(trunk),
     'decoder_start_token_id': 2,
   }
 
@@ -97,9 +97,8 @@ def kind_of(heads: Sequence[str]) -> str:
   return next(filter(is_task, heads), 'ForConditionalGeneration')
 
 
-def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
+def shared_fields(trunk: Bart) -> dict[str, Any]:
   """Build the fields shared with mBART; raise ValueError as `write_config`."""
-  check_heads(heads, HEADS, tasks(trunk))
   c = trunk.config
   activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
   if c.activation not in activations or c.position_offset != 2 or c.norm_epsilon != 1e-5:

@@ -8,7 +8,7 @@ import flax.linen as nn
 from plm_jax.models.albert import Albert
 from plm_jax.models.bert import Bert
 from plm_jax.weights import fields
-from plm_jax.weights.class_heads import TaskHead, check_heads, encoder_tasks, is_task, of_task
+from plm_jax.weights.class_heads import TaskHead, encoder_tasks, is_task, of_task
 from plm_jax.weights.table import POSITIONS, Derived, Entry, linear, norm
 
 MODEL = 'bert'
@@ -65,7 +65,6 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   if c.position_offset or not c.num_types or c.embed_dim or c.pooler != 'tanh' or c.model_type:
     raise ValueError("BERT needs positions from 0, sentence types, one width, a pooler and model_type=''")
-  check_heads(heads, HEADS, tasks(trunk))
   kinds = {'pair': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
   return {
     'model_type': 'bert',

@@ -10,7 +10,7 @@ from typing import Any
 from plm_jax.models.deberta import Config, Deberta
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.class_heads import TaskHead, check_heads, encoder_tasks, of_task
+from plm_jax.weights.class_heads import TaskHead, encoder_tasks, of_task
 from plm_jax.weights.table import POSITIONS, Derived, Entry, Part, linear, norm
 
 MODEL = 'deberta'
@@ -106,7 +106,6 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
   if newer and not c.key_bias:
     raise ValueError('key_bias=False is of version 1, which has no features of version 2')
   family = 'DebertaV2' if c.key_bias else 'Deberta'
-  check_heads(heads, HEADS, tasks(trunk))
   kind = bert.kind_of(heads, {'mlm': 'ForMaskedLM'})
   out = dict(
     model_type=MODEL_TYPES[c.key_bias],

@@ -6,7 +6,7 @@ from typing import Any
 from plm_jax.models.bert import Bert
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.class_heads import TaskHead, check_heads, encoder_tasks, of_task, two_layers
+from plm_jax.weights.class_heads import TaskHead, encoder_tasks, of_task, two_layers
 from plm_jax.weights.table import POSITIONS, Derived, Entry, linear, norm
 
 MODEL = 'bert'
@@ -59,7 +59,6 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   if c.position_offset or c.num_types or c.embed_dim or c.pooler != 'first' or c.norm_epsilon != 1e-12:
     raise ValueError('DistilBERT needs positions from 0, no sentence types, one width, no pooler, norm_epsilon 1e-12')
-  check_heads(heads, HEADS, tasks(trunk))
   shared = bert.shared_fields(trunk, heads)
   return {
     'model_type': 'distilbert',

@@ -6,7 +6,7 @@ from typing import Any
 from plm_jax.models.llama import Llama
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import gpt, llama
-from plm_jax.weights.class_heads import check_heads, of_task
+from plm_jax.weights.class_heads import of_task
 from plm_jax.weights.table import OUTPUTS, Derived, Entry, Part, is_causal, is_minus_infinity, linear, norm
 
 MODEL = 'llama'
@@ -50,7 +50,6 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
-  check_heads(heads, HEADS, tasks(trunk))
   theirs = {
     'model_type': 'gpt_neox',
     'architectures': [f'GPTNeoX{llama.kind_of(trunk, heads)}'],

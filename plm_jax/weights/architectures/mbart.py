@@ -35,4 +35,4 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
   if trunk.config.norm_placement != 'pre':
     raise ValueError("mBART needs norm_placement='pre'; 'post' is BART's")
-  return {'model_type': 'mbart', 'architectures': [f'MBart{bart.kind_of(heads)}'], **bart.shared_fields(trunk, heads)}
+  return {'model_type': 'mbart', 'architectures': [f'MBart{bart.kind_of(heads)}'], **bart.shared_fields(trunk)}

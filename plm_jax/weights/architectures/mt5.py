@@ -34,4 +34,4 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
   if trunk.config.tied:
     raise ValueError('mT5 needs an untied output matrix and unscaled logits (tied=False)')
-  return {'model_type': 'mt5', 'architectures': [f'MT5{t5.kind_of(trunk, heads)}'], **t5.shared_fields(trunk, heads)}
+  return {'model_type': 'mt5', 'architectures': [f'MT5{t5.kind_of(trunk, heads)}'], **t5.shared_fields(trunk)}

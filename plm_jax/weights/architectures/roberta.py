@@ -12,7 +12,7 @@ from typing import Any
 from plm_jax.models.bert import Bert
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.class_heads import TaskHead, check_heads, encoder_tasks, of_task, two_layers
+from plm_jax.weights.class_heads import TaskHead, encoder_tasks, of_task, two_layers
 from plm_jax.weights.table import POSITIONS, Derived, Entry, linear, norm
 
 MODEL = 'bert'
@@ -54,7 +54,6 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   if not c.position_offset or c.embed_dim:
     raise ValueError('RoBERTa needs positions after an id of padding and one width')
-  check_heads(heads, HEADS, tasks(trunk))
   bert.check_own_gelu(trunk, heads)
   kind = bert.kind_of(heads, {'mlm': 'ForMaskedLM'})
   model_type = c.model_type or 'roberta'

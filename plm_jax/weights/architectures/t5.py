@@ -11,7 +11,7 @@ from typing import Any
 
 from plm_jax.models.t5 import T5, T5Encoder
 from plm_jax.weights import fields
-from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, two_layers
+from plm_jax.weights.class_heads import TaskHead, is_task, of_task, one_layer, two_layers
 from plm_jax.weights.table import Derived, Entry, other_depth
 
 log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
 
 
 def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
-  shared = shared_fields(trunk, heads)
+  shared = shared_fields(trunk)
   task = next(filter(is_task, heads), None)
   if trunk.config.model_type:
     raise ValueError(f'model_type={trunk.config.model_type!r} is exported under that name')
@@ -142,9 +142,9 @@ def kind_of(trunk: T5 | T5Encoder, heads: Sequence[str]) -> str:
   return next(filter(is_task, heads), whole)
 
 
-def shared_fields(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
+def shared_fields(trunk: T5 | T5Encoder) -> dict[str, Any]:
   """Build the fields shared with mT5; raise ValueError as `write_config`."""
-  _check(trunk, heads)
+  _check(trunk)
   c = trunk.config
   forms = {value: form for form, value in FORMS.items()}
   if (c.activation, c.gated) not in forms:
@@ -163,7 +163,7 @@ def shared_fields(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]
 
 
 def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
-  _check(trunk, heads)
+  _check(trunk)
   tied: tuple[str, ...] = ('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight')
   out = [
     Entry('trunk/token_embed/table', 'shared.weight', tied=(*tied, 'lm_head.weight') if trunk.config.tied else tied)
@@ -201,9 +201,8 @@ def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
   return out + of_task(HEADS, tasks(trunk), heads)
 
 
-def _check(trunk: T5 | T5Encoder, heads: Sequence[str]) -> None:
+def _check(trunk: T5 | T5Encoder) -> None:
   if trunk.config.structure not in ('encoder-decoder', 'encoder'):
     raise ValueError(
       f'the published form of T5 is an encoder-decoder or an encoder; structure is {trunk.config.structure!r}'
     )
-  check_heads(heads, HEADS, tasks(trunk))
