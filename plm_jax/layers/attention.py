@@ -47,15 +47,9 @@ Way = Implementation | Literal['cached']
 
 
 def weights(query: Array, key: Array, *, mask: Mask, bias: Array | None = None, scale: float | None = None) -> Array:
-  """Compute attention weights, f32[b, h, l, m].
+  """Compute attention weights, f32[b, h, l, m]; arguments of `attend`.
 
   A query that sees no key gets zeros.
-
-  Args:
-    query: [b, l, h, k].
-    key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key (Shazeer 2019; Ainslie et al. 2023).
-    bias: added to the scaled products, broadcastable to [b, h, l, m].
-    scale: of the products; 1 / sqrt(k) by default.
   """
   scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
   # 1. scale the query, which is a smaller array than the products
@@ -87,7 +81,8 @@ def attend(
 
   Args:
     query: [b, l, h, k].
-    key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key and a value; 'cached': [b g, k, m].
+    key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key and a value (Shazeer 2019; Ainslie et
+      al. 2023); 'cached': [b g, k, m].
     value: [b, m, g, k]; 'cached': [b g, m, k].
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     dropout: rate on the weights; needs `rng`.

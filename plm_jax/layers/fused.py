@@ -74,11 +74,8 @@ def flash(
   rows and heads.
 
   Args:
-    query: [b, l, h, k].
-    key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key and a value.
-    value: [b, m, g, k].
+    query, key, value, scale: as `attention.attend`.
     mask: segments, causal or with a window; see `flash_refuses`.
-    scale: of the products; 1 / sqrt(k) by default.
     interpret: run on any device, slowly, for tests.
   """
   # scaled queries, since the kernel does not scale
@@ -195,12 +192,7 @@ def cudnn(
   The mask is passed as a matrix, [b, 1, l, m] in 16 bits, h times smaller than the weights but not negligible.
 
   Args:
-    query: [b, l, h, k], bfloat16 or float16.
-    key: [b, m, g, k] with g a divisor of h.
-    value: [b, m, g, k].
-    mask: any.
-    bias: added to the scaled products, broadcastable to [b, h, l, m].
-    scale: of the products; 1 / sqrt(k) by default.
+    query, key, value, mask, bias, scale: as `attention.attend`, in bfloat16 or float16.
     interpret: compute the same call without cuDNN, on any device and in any dtype, for tests.
   """
   # repeat shared keys: cuDNN's backward pass for shared keys is untested here

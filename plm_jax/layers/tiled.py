@@ -80,14 +80,8 @@ def attend(
   not stored for each row. On a mesh each device runs the kernel on its own rows and heads.
 
   Args:
-    query: [b, l, h, k].
-    key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key and a value.
-    value: [b, m, g, k].
-    mask: any.
-    bias: added to the scaled products, broadcastable to [b, h, l, m].
+    query, key, value, mask, bias, rng, scale: as `attention.attend`.
     dropout: rate on the weights, rounded to a multiple of 2**-16; needs `rng`.
-    rng: key of the dropout.
-    scale: of the products; 1 / sqrt(k) by default.
     largest: queries and keys of the largest tile, 128 times a power of two.
     interpret: run on any device, slowly, for tests.
 

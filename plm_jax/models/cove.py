@@ -104,12 +104,7 @@ class Cove(WordVectors):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encode a batch.
-
-    Args:
-      tokens: int[b, l].
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      positions: ignored; the recurrence reads tokens in order.
+    """Encode a batch as `OneStack`; `positions` are ignored.
 
     Returns:
       'hidden' [b, l, d], CoVe; 'layers' [n+1, b, l, d], first the word vectors twice and padded with zeros, as ELMo

@@ -110,13 +110,10 @@ class Cvt(WordVectors):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encode a batch.
+    """Encode a batch as `OneStack`; `positions` are ignored.
 
     Args:
-      tokens: int[b, l].
       characters: int[b, l, 50], characters of each word; 0 for none. None: no word has characters.
-      segment_ids: int[b, l]; a state never enters another document of its sequence. 0 is padding.
-      positions: ignored; the recurrence reads tokens in order.
 
     Returns:
       'hidden' [b, l, d], the last level; 'layers' [n+1, b, l, d], the input of the first level, padded with zeros, and

@@ -38,11 +38,12 @@ class RunOptions:
   """Arguments of one call of `train` that are not part of the config.
 
   Attributes:
-    stop_at: step after which the call saves and ends.
-    extend: number of steps to add to the run.
+    stop_at: step after which the call saves and ends. The schedule stays the same.
+    extend: number of steps to add. From here on the schedule is that of the longer run. A run that is still in an
+      extension of the same length continues with that one.
     profile: steps to trace.
-    predictions: file that receives the predictions of an evaluation.
-    gives_up: (step, value of the metric of `best`) -> whether to save and end.
+    predictions: file for predictions, which each evaluation overwrites.
+    gives_up: (step, value of the metric of `best`) -> whether to save and end; not called at the last step.
   """
 
   stop_at: int | None = None

@@ -54,12 +54,7 @@ def train(
 
   Args:
     workdir: the run folder, which is made if it is missing.
-    stop_at: step after which to save and end. The schedule stays the same.
-    extend: number of steps to add. From here on the schedule is that of the longer run. A run that is still in an
-      extension of the same length continues with that one.
-    profile: steps to trace.
-    predictions: the file for predictions, which each evaluation overwrites.
-    gives_up: called with the step and the metric of `best`, except at the last step. True saves and ends.
+    stop_at, extend, profile, predictions, gives_up: see `RunOptions`.
   """
   options = RunOptions(stop_at=stop_at, extend=extend, profile=profile, predictions=predictions, gives_up=gives_up)
   run_once = functools.partial(_train_once, workdir=workdir, options=options)

@@ -42,10 +42,7 @@ def export(
 ) -> None:
   """Write the updates and the head of a LoRA run for PEFT.
 
-  Args:
-    target: created if missing; unchanged if the export fails.
-    architecture: a file of `architectures/`, if several fit the trunk.
-    template: special tokens around a text in the examples of the run.
+  The arguments are those of `convert.export`.
 
   Raises:
     ConfigError: the run is not one of adapter 'lora'.
