@@ -148,7 +148,7 @@ def characters_of(record: Mapping[str, Any], start: int, end: int) -> tuple[int,
 
 
 def normal(text: str) -> str:
-  """Normalise a text for comparison."""
+  """Normalise a text: no case, ASCII punctuation, articles or repeated spaces."""
   return ' '.join(_ARTICLES.sub(' ', text.lower().translate(_PUNCTUATION)).split())
 
 
