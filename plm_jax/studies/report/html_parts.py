@@ -63,11 +63,6 @@ def _cell(cell: Cell, *, first: bool) -> str:
   return f'<{tag}{scope}{key}{kind}>{text(cell.shown)}</{tag}>'
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
-  """Build a list of names and their values."""
-  return f'<dl>{"".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in pairs)}</dl>'
-
-
 def bullets(items: Iterable[str]) -> str:
   """Build a list of texts."""
   return f'<ul>{"".join(f"<li>{text(item)}</li>" for item in items)}</ul>'
