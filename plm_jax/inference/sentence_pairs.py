@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from plm_jax.checkpoint import Step, saved_steps
+from plm_jax.checkpoint import Step
 from plm_jax.cli import signals, tables
 from plm_jax.config import build
 from plm_jax.core import errors
@@ -106,10 +106,9 @@ def evaluate(
     predicted.check_output(predictions.file, predictions.format, made=results.root if results else None)
     predicted.check_format(predictions.format, correlation.READS)
   check_installed('correlation', correlation.NEEDS)
-  checkpoints = RunFolder.at(folder).checkpoints
-  is_run, steps = files.is_folder(checkpoints), [step]
-  if is_run:
-    steps = [*sorted(saved_steps.records(checkpoints)[0])] if every else [saved_steps.choose(checkpoints, step)]
+  run = RunFolder.at(folder)
+  is_run = files.is_folder(run.checkpoints)
+  steps = evaluate_saved.present_steps(run, step, every=every) if is_run else [step]
   pairs = {name: read(block, where=f'eval.{name}.data') for name, block in sets.items()}
   lines = []
   for number in steps:

@@ -82,11 +82,6 @@ def read(workdir: Where) -> list[Row]:
   return [row for row, _ in _rows(file)] if files.exists(file) else []
 
 
-def history(workdir: Where, name: str) -> list[float]:
-  """Read the values of one metric, oldest first."""
-  return [row[name] for row in read(workdir) if name in row]
-
-
 def last(workdir: Where) -> Row:
   """Read the newest value of every metric."""
   newest: Row = {}

@@ -117,7 +117,7 @@ def evaluate_run(
   """
   settings = one_part.settings_of(from_data.filled(settings, run_folder.begun(folder)), part, where=f'--part={part}')
   names = _names(settings, name, predictions)
-  present = () if follow else _present(folder, step, every=every)
+  present = () if follow else present_steps(folder, step, every=every)
   made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
   made = preflight.with_evaluations(settings, made)
   signals.check()
@@ -392,7 +392,7 @@ def _read_part(folder: RunFolder, part: str, task: Task, spec: Spec, step: int, 
   return placed(weights.open(folder.root, step=step, part=part).as_saved.tree(), task, spec, layout=layout)
 
 
-def _present(folder: RunFolder, step: Step, *, every: bool) -> list[int]:
+def present_steps(folder: RunFolder, step: Step, *, every: bool) -> list[int]:
   """Return the requested step, or every sound step."""
   return sorted(saved_steps.records(folder.checkpoints)[0]) if every else [saved_steps.choose(folder.checkpoints, step)]
 

@@ -130,14 +130,13 @@ def test_a_bad_line_in_the_middle_is_named_and_left_out(
   assert [row['step'] for row in metrics.read(tmp_path)] == [1, 3]
 
 
-def test_history_and_last(tmp_path: pathlib.Path) -> None:
-  assert (metrics.history(tmp_path, 'loss'), metrics.last(tmp_path)) == ([], {})
+def test_rows_and_last(tmp_path: pathlib.Path) -> None:
+  assert (metrics.read(tmp_path), metrics.last(tmp_path)) == ([], {})
   with Writer(tmp_path, sinks=()) as writer:
     writer.write(1, {'loss': 3.0})
     writer.write(2, {'loss': 2.0, 'validation/loss': 4.0})
     writer.write(3, {'loss': 'nan'})
-  assert metrics.history(tmp_path, 'validation/loss') == [4.0]
-  assert metrics.history(tmp_path, 'loss')[:2] == [3.0, 2.0]
+  assert metrics.read(tmp_path)[:2] == [{'step': 1, 'loss': 3.0}, {'step': 2, 'loss': 2.0, 'validation/loss': 4.0}]
   assert metrics.last(tmp_path)['validation/loss'] == 4.0
   assert np.isnan(metrics.last(tmp_path)['loss'])
 

@@ -42,7 +42,8 @@ def run(sweep: Sweep, number: int) -> int:
     try:
       return _train(sweep, study, trial)
     except Exception as error:  # any other error is the result of this trial
-      if isinstance(error, ConfigError | RunError) and not _any_finished(study):
+      finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
+      if isinstance(error, ConfigError | RunError) and not finished:
         raise
       if _is_disk_full(error):
         raise RunError(f'trial {number} is not finished: nothing can be written: {error}') from error
@@ -66,10 +67,6 @@ def _is_disk_full(error: BaseException | None) -> bool:
     return False
   full = isinstance(error, OSError) and error.errno in NO_ROOM
   return full or os.strerror(errno.ENOSPC) in str(error) or _is_disk_full(error.__cause__ or error.__context__)
-
-
-def _any_finished(study: optuna.Study) -> bool:
-  return any(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
 
 
 def _train(sweep: Sweep, study: optuna.Study, trial: FrozenTrial) -> int:

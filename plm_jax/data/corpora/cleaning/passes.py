@@ -89,7 +89,8 @@ def run(
       judge = make_judge(database)
       _watch(database, sums)
       written = _read(texts, folder, database, judge, sums, names=names, request=request, tell=tell, stops=stops)
-      report = {'asked': request, **_counts(database), **more(database)}
+      counts = {key: _state(database, key, {}) for key in ('read', 'kept', 'kept_chars', 'dropped')}
+      report = {'asked': request, **counts, **more(database)}
     report['bytes'] = {f'{name}.jsonl': files.size(folder / f'{name}.jsonl') for name in names}
     report['sha256'] = {f'{name}.jsonl': digest for name, digest in written.items()}
     for name in names:
@@ -204,10 +205,6 @@ def _state(database: sqlite3.Connection, key: str, default: Any) -> Any:
 def _save(database: sqlite3.Connection, **values: Any) -> None:
   for key, content in values.items():
     database.execute('insert or replace into state values (?, ?)', (key, json.dumps(content)))
-
-
-def _counts(database: sqlite3.Connection) -> dict[str, Any]:
-  return {key: _state(database, key, {}) for key in ('read', 'kept', 'kept_chars', 'dropped')}
 
 
 def _read(
