@@ -19,15 +19,10 @@ _VOCABULARY = {('table', 2): 0, ('embedding', 2): 0, ('kernel', 2): 1, ('bias', 
 
 
 class SameTokens(NamedTuple):
-  """Positions of the tokens of a vocabulary in that of a source.
+  """Positions of the tokens of a vocabulary in that of a source."""
 
-  Attributes:
-    rows: int64[v], the id in the source of each token; -1 for tokens that it lacks.
-    size: number of ids of the source.
-  """
-
-  rows: np.ndarray
-  size: int
+  rows: np.ndarray  # int64[v], the id in the source of each token; -1 for tokens that it lacks
+  size: int  # number of ids of the source
 
 
 def join(parent: str, name: str) -> str:

@@ -179,35 +179,24 @@ def initialise(
 
 
 class _Vocabulary(NamedTuple):
-  """Conversion of the vocabulary rows of an entry.
+  """Conversion of the vocabulary rows of an entry."""
 
-  Attributes:
-    tokens: for 'same_tokens', else None.
-    tables: rows of both token tables, which may be padded, or else the numbers of ids; used with `tokens`.
-    size: number of ids of the source for 'mean_rows', else None.
-    padded: of `fit.token_table_rows`, if `size` is known.
-  """
-
-  tokens: SameTokens | None
+  tokens: SameTokens | None  # for 'same_tokens', else None
+  # rows of both token tables, which may be padded, or else the numbers of ids; used with `tokens`
   tables: tuple[int, int]
-  size: int | None
-  padded: tuple[int, int] | None
+  size: int | None  # number of ids of the source for 'mean_rows', else None
+  padded: tuple[int, int] | None  # of `fit.token_table_rows`, if `size` is known
 
 
 @dataclasses.dataclass
 class _Leaves:
-  """Leaves of this model while entries are applied.
+  """Leaves of this model while entries are applied."""
 
-  Attributes:
-    fresh: path -> the initial leaf.
-    current: path -> the leaf.
-    wholes: path -> a leaf of a source and its entry; this model stores the leaf as a sum.
-  """
-
-  fresh: Mapping[str, Array]
-  current: dict[str, Array] = dataclasses.field(init=False)
+  fresh: Mapping[str, Array]  # path -> the initial leaf
+  current: dict[str, Array] = dataclasses.field(init=False)  # path -> the leaf
   restored: dict[str, str] = dataclasses.field(default_factory=dict)
   skipped: list[str] = dataclasses.field(default_factory=list)
+  # path -> a leaf of a source and its entry; this model stores the leaf as a sum
   wholes: dict[str, tuple[np.ndarray, Entry]] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self) -> None:

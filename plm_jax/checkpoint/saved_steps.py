@@ -45,22 +45,16 @@ class Damaged(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """The content of `digest.json` in a step folder.
+  """The content of `digest.json` in a step folder."""
 
-  Attributes:
-    step: number of the step.
-    leaves: leaf path, joined by '/', -> (dtype, shape).
-    metrics: the finite metrics of this step.
-    score: (metric, 'min' | 'max', value) if this step may be the best one, else None.
-    sums: metric -> (sum, weight) since the last line of metrics; empty in the records of earlier versions.
-    files: file, relative to the step folder, -> (bytes, digest of `checksums.digest`).
-  """
-
-  step: int
-  leaves: Leaves
-  metrics: Mapping[str, float]
+  step: int  # number of the step
+  leaves: Leaves  # leaf path, joined by '/', -> (dtype, shape)
+  metrics: Mapping[str, float]  # the finite metrics of this step
+  # (metric, 'min' | 'max', value) if this step may be the best one, else None
   score: tuple[str, str, float] | None = None
+  # metric -> (sum, weight) since the last line of metrics; empty in the records of earlier versions
   sums: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+  # file, relative to the step folder, -> (bytes, digest of `checksums.digest`)
   files: Mapping[str, tuple[int, str]] = dataclasses.field(default_factory=dict)
 
 

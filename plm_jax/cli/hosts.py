@@ -10,19 +10,12 @@ TIMEOUT = 300  # seconds
 
 
 class Flags(NamedTuple):
-  """The processes of a run by the command line; None for a flag that is not given.
+  """The processes of a run by the command line; None for a flag that is not given."""
 
-  Attributes:
-    coordinator: HOST:PORT of process 0.
-    processes: their number; 1 without a coordinator means a single process.
-    process: index of this process.
-    timeout: seconds in which all processes have to connect.
-  """
-
-  coordinator: str | None = None
-  processes: int | None = None
-  process: int | None = None
-  timeout: int = TIMEOUT
+  coordinator: str | None = None  # HOST:PORT of process 0
+  processes: int | None = None  # their number; 1 without a coordinator means a single process
+  process: int | None = None  # index of this process
+  timeout: int = TIMEOUT  # seconds in which all processes have to connect
 
   @property
   def alone(self) -> bool:

@@ -28,19 +28,13 @@ PAUSE, LONGEST = 1.0, 60.0  # seconds before the first and later retries
 
 
 class Notice(NamedTuple):
-  """An announcement of the metadata server.
+  """An announcement of the metadata server."""
 
-  Attributes:
-    key: of the server.
-    value: of the key when the machine will end.
-    meaning: for the log.
-    at_first: True if a command that starts after the announcement stops as well. Maintenance is announced up to an hour
-      before; a run restarted in that hour must be able to train.
-  """
-
-  key: str
-  value: str
-  meaning: str
+  key: str  # of the server
+  value: str  # of the key when the machine will end
+  meaning: str  # for the log
+  # True if a command that starts after the announcement stops as well. Maintenance is announced up to an hour before; a
+  # run restarted in that hour must be able to train.
   at_first: bool
 
 

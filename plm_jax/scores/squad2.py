@@ -35,17 +35,11 @@ chosen = squad.chosen
 
 
 class Question(NamedTuple):
-  """A question with its predicted and right answers.
+  """A question with its predicted and right answers."""
 
-  Attributes:
-    answer: the best one.
-    margin: score of 'no answer' minus that of the best answer; nan if the answer was written.
-    golds: the right answers; () if there is none.
-  """
-
-  answer: str
-  margin: float
-  golds: Sequence[str]
+  answer: str  # the best one
+  margin: float  # score of 'no answer' minus that of the best answer; nan if the answer was written
+  golds: Sequence[str]  # the right answers; () if there is none
 
   @property
   def unanswered(self) -> bool:

@@ -35,35 +35,24 @@ UNEVALUATED = 'unevaluated'  # mark of a saved step whose evaluations failed
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions:
-  """Arguments of one call of `train` that are not part of the config.
+  """Arguments of one call of `train` that are not part of the config."""
 
-  Attributes:
-    stop_at: step after which the call saves and ends. The schedule stays the same.
-    extend: number of steps to add. From here on the schedule is that of the longer run. A run that is still in an
-      extension of the same length continues with that one.
-    profile: steps to trace.
-    predictions: file for predictions, which each evaluation overwrites.
-    gives_up: (step, value of the metric of `best`) -> whether to save and end; not called at the last step.
-  """
-
-  stop_at: int | None = None
+  stop_at: int | None = None  # step after which the call saves and ends. The schedule stays the same.
+  # number of steps to add. From here on the schedule is that of the longer run. A run that is still in an extension of
+  # the same length continues with that one.
   extend: int | None = None
-  profile: profiling.Steps | None = None
-  predictions: predicted.Kept | None = None
+  profile: profiling.Steps | None = None  # steps to trace
+  predictions: predicted.Kept | None = None  # file for predictions, which each evaluation overwrites
+  # (step, value of the metric of `best`) -> whether to save and end; not called at the last step
   gives_up: Callable[[int, float], bool] = lambda step, value: False
 
 
 class CompiledStep(NamedTuple):
-  """The train step of one schedule length.
+  """The train step of one schedule length."""
 
-  Attributes:
-    optimiser: its learning rates run to that length.
-    plain: (state, batch, key) -> (state, metrics), jitted.
-    logged: (state, interval, batch, key) -> (state, interval, metrics), jitted; donates the state and the interval.
-  """
-
-  optimiser: optim.Optimiser
-  plain: Callable[..., tuple[TrainState, Metrics]]
+  optimiser: optim.Optimiser  # its learning rates run to that length
+  plain: Callable[..., tuple[TrainState, Metrics]]  # (state, batch, key) -> (state, metrics), jitted
+  # (state, interval, batch, key) -> (state, interval, metrics), jitted; donates the state and the interval
   logged: Callable[..., tuple[TrainState, Interval, Metrics]]
 
 
@@ -126,115 +115,70 @@ class Spent:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunData:
-  """Model, mesh and data of a run.
+  """Model, mesh and data of a run."""
 
-  Attributes:
-    settings: with `steps` instead of `epochs`, before an extension.
-    parts: vocabulary, trunk and task.
-    layout: mesh and sharding rules.
-    rows: examples of a micro-batch on each device.
-    share: (index, number) of the part of each batch that this host reads.
-    source: training examples; `facts` are its digests and class names, as `data.json` holds them.
-    evaluations: name -> source; `scores` names the scores of each.
-  """
-
-  settings: dict[str, Any]
-  parts: Parts
-  layout: Layout
-  rows: int
-  share: tuple[int, int]
-  source: Source
-  evaluations: Mapping[str, Source]
+  settings: dict[str, Any]  # with `steps` instead of `epochs`, before an extension
+  parts: Parts  # vocabulary, trunk and task
+  layout: Layout  # mesh and sharding rules
+  rows: int  # examples of a micro-batch on each device
+  share: tuple[int, int]  # (index, number) of the part of each batch that this host reads
+  source: Source  # training examples; `facts` are its digests and class names, as `data.json` holds them
+  evaluations: Mapping[str, Source]  # name -> source; `scores` names the scores of each
   scores: Mapping[str, tuple[str, ...]]
   facts: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunContext:
-  """Everything of a run that stays the same while it makes steps.
+  """Everything of a run that stays the same while it makes steps."""
 
-  Attributes:
-    settings: the resolved config, with the number of steps and the extensions of this call.
-    is_main: whether this process writes to the folder.
-    key: root key of all randomness, the same at every step.
-    batches: pairs (host batch, device batch), from the first step of this call on.
-    optimiser: of the whole run; `steps` has the compiled steps.
-    eval_steps: compiled functions of each evaluation.
-    measures: metric -> shape and dtype of its (sum, weight).
-    nonfinite: TrainState -> {path: bool[]}, whether an array holds a number that is not finite; jitted.
-    checkpoints: saved steps; `to_save` selects the part of a state that they hold.
-    restored: whether the first state comes from a checkpoint; `unevaluated` if its evaluations failed.
-    first_step: steps done before this call.
-    last_step: the step after which this call ends.
-    total_steps: steps of the whole run.
-    boundaries: last step of the run, before and after each extension.
-    stopping: signals that ask for a stop; `save_timer` tells when to save between steps of `save_every`.
-    writer: of metrics; `bar` shows them.
-    patience: early stopping.
-    guards: optional protection from loss spikes and silent data corruption.
-    tracer: of profiled steps.
-    watchdog: reports a run that hangs.
-    meter: measures speed; `spent` has the tokens and seconds of earlier calls.
-    counts: numbers of parameters.
-  """
-
-  settings: Mapping[str, Any]
+  settings: Mapping[str, Any]  # the resolved config, with the number of steps and the extensions of this call
   options: RunOptions
   folder: RunFolder
-  is_main: bool
-  key: Array
+  is_main: bool  # whether this process writes to the folder
+  key: Array  # root key of all randomness, the same at every step
   data: RunData
+  # pairs (host batch, device batch), from the first step of this call on
   batches: Iterator[tuple[Mapping[str, Any], Mapping[str, Array]]]
-  optimiser: optim.Optimiser
+  optimiser: optim.Optimiser  # of the whole run; `steps` has the compiled steps
   steps: StepCache
-  eval_steps: Mapping[str, evaluation.Steps]
-  measures: Any
+  eval_steps: Mapping[str, evaluation.Steps]  # compiled functions of each evaluation
+  measures: Any  # metric -> shape and dtype of its (sum, weight)
+  # TrainState -> {path: bool[]}, whether an array holds a number that is not finite; jitted
   nonfinite: Callable[[TrainState], Mapping[str, Array]]
-  checkpoints: Checkpoints
+  checkpoints: Checkpoints  # saved steps; `to_save` selects the part of a state that they hold
   to_save: Callable[[TrainState], TrainState]
-  restored: bool
+  restored: bool  # whether the first state comes from a checkpoint; `unevaluated` if its evaluations failed
   unevaluated: bool
-  first_step: int
-  last_step: int
-  total_steps: int
-  boundaries: frozenset[int]
-  stopping: Stopping
+  first_step: int  # steps done before this call
+  last_step: int  # the step after which this call ends
+  total_steps: int  # steps of the whole run
+  boundaries: frozenset[int]  # last step of the run, before and after each extension
+  stopping: Stopping  # signals that ask for a stop; `save_timer` tells when to save between steps of `save_every`
   save_timer: SaveTimer
-  writer: metrics.Writer
+  writer: metrics.Writer  # of metrics; `bar` shows them
   bar: progress.Bar
-  patience: Patience
-  guards: Guards
-  tracer: profiling.Tracer
-  watchdog: Watchdog
-  meter: Meter
+  patience: Patience  # early stopping
+  guards: Guards  # optional protection from loss spikes and silent data corruption
+  tracer: profiling.Tracer  # of profiled steps
+  watchdog: Watchdog  # reports a run that hangs
+  meter: Meter  # measures speed; `spent` has the tokens and seconds of earlier calls
   spent: Spent
-  counts: Mapping[str, int]
+  counts: Mapping[str, int]  # numbers of parameters
 
 
 @dataclasses.dataclass
 class LoopState:
-  """The position of the loop. Each step replaces the training state, which nothing else holds.
+  """The position of the loop. Each step replaces the training state, which nothing else holds."""
 
-  Attributes:
-    state: after step `step`.
-    interval: sums of metrics since the last line of metrics, on the device.
-    step: steps done.
-    exit_code: of the command, so far.
-    pending: (step, metrics) of steps whose metrics are still on the device.
-    skipped_in_a_row: updates that were not finite, up to the last step whose metrics were read.
-    has_targets: whether an example had a target since the run began.
-    scores: of the last evaluation.
-    given_up: whether the caller wants no more steps.
-    spike: the loss spike that ends the loop.
-  """
-
-  state: TrainState
-  interval: Interval
-  step: int
-  exit_code: int = DONE
+  state: TrainState  # after step `step`
+  interval: Interval  # sums of metrics since the last line of metrics, on the device
+  step: int  # steps done
+  exit_code: int = DONE  # of the command, so far
+  # (step, metrics) of steps whose metrics are still on the device
   pending: deque[tuple[int, Metrics]] = dataclasses.field(default_factory=deque)
-  skipped_in_a_row: int = 0
-  has_targets: bool = False
-  scores: dict[str, float] = dataclasses.field(default_factory=dict)
-  given_up: bool = False
-  spike: Any = None
+  skipped_in_a_row: int = 0  # updates that were not finite, up to the last step whose metrics were read
+  has_targets: bool = False  # whether an example had a target since the run began
+  scores: dict[str, float] = dataclasses.field(default_factory=dict)  # of the last evaluation
+  given_up: bool = False  # whether the caller wants no more steps
+  spike: Any = None  # the loss spike that ends the loop

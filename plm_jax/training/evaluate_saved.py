@@ -40,28 +40,17 @@ class Saved(NamedTuple):
 
 
 class Evaluator(NamedTuple):
-  """Everything that evaluations of one task share.
+  """Everything that evaluations of one task share."""
 
-  Attributes:
-    made: the task, and those of evaluations that have their own.
-    sources: evaluation -> its rows.
-    units: evaluation -> units in its text, see `schema.Evaluation`.
-    key: root key of the run.
-    scores: evaluation -> names of its scores.
-    steps: evaluation -> its compiled functions.
-    best: metric of `best`, shown with the usual ones.
-    spec: shapes of a batch of the task.
-  """
-
-  made: Parts
-  sources: dict[str, Source]
-  units: dict[str, int | None]
-  key: jax.Array
-  scores: dict[str, tuple[str, ...]]
-  steps: dict[str, evaluation.Steps]
+  made: Parts  # the task, and those of evaluations that have their own
+  sources: dict[str, Source]  # evaluation -> its rows
+  units: dict[str, int | None]  # evaluation -> units in its text, see `schema.Evaluation`
+  key: jax.Array  # root key of the run
+  scores: dict[str, tuple[str, ...]]  # evaluation -> names of its scores
+  steps: dict[str, evaluation.Steps]  # evaluation -> its compiled functions
   layout: sharding.Layout
-  best: str | None
-  spec: Spec
+  best: str | None  # metric of `best`, shown with the usual ones
+  spec: Spec  # shapes of a batch of the task
 
   def evaluate(self, name: str, params: PyTree, *, keep: bool) -> evaluation.Evaluated:
     """Run one evaluation; `keep` also returns predictions that no score needs."""

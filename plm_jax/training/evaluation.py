@@ -66,17 +66,11 @@ class Steps(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-  """Result of one evaluation.
+  """Result of one evaluation."""
 
-  Attributes:
-    metrics: name -> number.
-    predictions: of each row, in the order of `Source.once`; empty where none were asked for.
-    records: of the same rows.
-  """
-
-  metrics: dict[str, float]
-  predictions: list[dict[str, Any]]
-  records: list[dict[str, Any]]
+  metrics: dict[str, float]  # name -> number
+  predictions: list[dict[str, Any]]  # of each row, in the order of `Source.once`; empty where none were asked for
+  records: list[dict[str, Any]]  # of the same rows
 
 
 def make_steps(task: Task, *, rows: int | None = None) -> Steps:

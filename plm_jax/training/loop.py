@@ -131,22 +131,14 @@ def _log_pace(run: RunContext, step: int, seconds: float) -> None:
 
 
 class _Due(NamedTuple):
-  """Actions after a step. A resumed run takes the same ones, except that it saves by time at other steps.
+  """Actions after a step. A resumed run takes the same ones, except that it saves by time at other steps."""
 
-  Attributes:
-    interrupted: all processes agreed to stop.
-    evaluations: names of those to make.
-    watched: whether the metric of `best` is among them.
-    save: whether to save the state; `timed` if only because of `save_minutes`.
-    log: whether to write a line of metrics.
-  """
-
-  interrupted: bool
-  evaluations: list[str]
-  watched: bool
-  save: bool
+  interrupted: bool  # all processes agreed to stop
+  evaluations: list[str]  # names of those to make
+  watched: bool  # whether the metric of `best` is among them
+  save: bool  # whether to save the state; `timed` if only because of `save_minutes`
   timed: bool
-  log: bool
+  log: bool  # whether to write a line of metrics
 
 
 def _due(run: RunContext, step: int) -> _Due:

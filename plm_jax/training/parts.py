@@ -32,25 +32,16 @@ Settings = Mapping[str, Any]
 
 
 class Parts(NamedTuple):
-  """A vocabulary, a trunk and the task on it.
-
-  Attributes:
-    second_vocab: of the texts that are read, or of those that are written (`reads_second`), where `vocab` is not of
-      both; else None.
-    trunk: a `trunk.Trunk`, without a head.
-    task: the objective or the adapter on the trunk.
-    user: what the task is called in messages, such as "objective 'mlm'".
-    reads: the keys of a batch that the task reads.
-    others: name -> the parts of an evaluation with its own task.
-  """
+  """A vocabulary, a trunk and the task on it."""
 
   vocab: Vocab
-  trunk: nn.Module
-  task: Task
-  user: str
-  reads: tuple[str, ...]
+  trunk: nn.Module  # a `trunk.Trunk`, without a head
+  task: Task  # the objective or the adapter on the trunk
+  user: str  # what the task is called in messages, such as "objective 'mlm'"
+  reads: tuple[str, ...]  # the keys of a batch that the task reads
+  # of the texts that are read, or of those that are written (`reads_second`), where `vocab` is not of both; else None
   second_vocab: Vocab | None = None
-  others: 'Mapping[str, Parts]' = MappingProxyType({})
+  others: 'Mapping[str, Parts]' = MappingProxyType({})  # name -> the parts of an evaluation with its own task
 
   def of(self, name: str) -> 'Parts':
     """Return the parts of an evaluation."""

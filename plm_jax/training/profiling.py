@@ -22,16 +22,11 @@ MOST = 1000  # steps of a trace: viewers cannot read more, and it is held in mem
 
 
 class Steps(NamedTuple):
-  """Steps to trace.
+  """Steps to trace."""
 
-  Attributes:
-    first: number of the first step, counted from 1 over the whole run; None is the one after `WARM` steps of the
-      process.
-    steps: their number.
-  """
-
+  # number of the first step, counted from 1 over the whole run; None is the one after `WARM` steps of the process
   first: int | None
-  steps: int
+  steps: int  # their number
 
 
 def steps(text: str) -> Steps:

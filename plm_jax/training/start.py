@@ -38,22 +38,14 @@ Settings = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeldFolder:
-  """A run folder that this process holds.
+  """A run folder that this process holds."""
 
-  Attributes:
-    settings: as the folder and the config agree.
-    is_main: whether this process writes to it.
-    old: the config in the folder; empty for a new run.
-    finished: the result of a finished run that is extended now; empty otherwise.
-    since: when it was taken, by the monotonic clock.
-  """
-
-  settings: dict[str, Any]
+  settings: dict[str, Any]  # as the folder and the config agree
   folder: RunFolder
-  is_main: bool
-  old: Settings
-  finished: Mapping[str, Any]
-  since: float = dataclasses.field(default_factory=time.monotonic)
+  is_main: bool  # whether this process writes to it
+  old: Settings  # the config in the folder; empty for a new run
+  finished: Mapping[str, Any]  # the result of a finished run that is extended now; empty otherwise
+  since: float = dataclasses.field(default_factory=time.monotonic)  # when it was taken, by the monotonic clock
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

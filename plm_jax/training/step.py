@@ -31,23 +31,14 @@ EXAMPLE = 'example'  # key of a batch that was prepared in advance
 
 @flax.struct.dataclass
 class TrainState:
-  """Everything that a run carries from step to step, except keys, model and settings.
+  """Everything that a run carries from step to step, except keys, model and settings."""
 
-  Attributes:
-    step: int32[], updates attempted.
-    params: `{'trunk': ..., <head>: ...}`, float32.
-    opt_state: of the optimiser, for the parameters that train.
-    skipped: int32[], updates skipped because a gradient or the update itself was not finite.
-    skipped_in_a_row: int32[], those since the last update that was not skipped.
-    carry: recurrent state; leaves lead with the batch axis.
-  """
-
-  step: Array
-  params: PyTree
-  opt_state: PyTree
-  skipped: Array
-  skipped_in_a_row: Array
-  carry: PyTree = ()
+  step: Array  # int32[], updates attempted
+  params: PyTree  # `{'trunk': ..., <head>: ...}`, float32
+  opt_state: PyTree  # of the optimiser, for the parameters that train
+  skipped: Array  # int32[], updates skipped because a gradient or the update itself was not finite
+  skipped_in_a_row: Array  # int32[], those since the last update that was not skipped
+  carry: PyTree = ()  # recurrent state; leaves lead with the batch axis
 
 
 def step_rng(key: Array, step: Array, *, random: str = 'threefry2x32') -> Array:
@@ -96,17 +87,11 @@ def advanced(task: Task, params: PyTree, step: Array) -> PyTree:
 
 
 class Maker(NamedTuple):
-  """Functions and shapes to make the states of one task on one mesh.
+  """Functions and shapes to make the states of one task on one mesh."""
 
-  Attributes:
-    fresh: root key -> TrainState; compiled once, whatever the key.
-    places: the sharding of each leaf.
-    abstract: shape, dtype and sharding of each leaf, without memory.
-  """
-
-  fresh: Callable[[Array], TrainState]
-  places: PyTree
-  abstract: PyTree
+  fresh: Callable[[Array], TrainState]  # root key -> TrainState; compiled once, whatever the key
+  places: PyTree  # the sharding of each leaf
+  abstract: PyTree  # shape, dtype and sharding of each leaf, without memory
 
 
 def state_maker(task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], *, layout: Layout) -> Maker:
@@ -190,19 +175,12 @@ class _Rows(NamedTuple):
 
 
 class _Shared(NamedTuple):
-  """Inputs of a step that all its examples share.
+  """Inputs of a step that all its examples share."""
 
-  Attributes:
-    trainable: parameters that train; of `tables` only the rows that the step reads.
-    frozen: parameters that do not train.
-    tables: path -> rows that the step reads.
-    rng: key of dropout and sampling.
-  """
-
-  trainable: PyTree
-  frozen: PyTree
-  tables: rows.Tables
-  rng: Array
+  trainable: PyTree  # parameters that train; of `tables` only the rows that the step reads
+  frozen: PyTree  # parameters that do not train
+  tables: rows.Tables  # path -> rows that the step reads
+  rng: Array  # key of dropout and sampling
 
 
 def _gradient(task: Task, part: _Rows, shared: _Shared) -> tuple[PyTree, Loss]:

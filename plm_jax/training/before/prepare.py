@@ -35,15 +35,10 @@ LARGEST_VOCAB = 10**8  # bytes
 
 
 class Line(NamedTuple):
-  """A file set that the examples of a block are made from.
+  """A file set that the examples of a block are made from."""
 
-  Attributes:
-    place: of the block in the config, such as 'eval.test.data'.
-    state: 'there', 'made' or 'taken' from the shared place; 'in memory' where it is not kept.
-  """
-
-  place: str
-  state: str
+  place: str  # of the block in the config, such as 'eval.test.data'
+  state: str  # 'there', 'made' or 'taken' from the shared place; 'in memory' where it is not kept
   made: Made
 
 

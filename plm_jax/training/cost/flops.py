@@ -40,15 +40,10 @@ PEAK = {
 
 
 class Cost(NamedTuple):
-  """Size and cost of a model: layers may share parameters, but not operations.
+  """Size and cost of a model: layers may share parameters, but not operations."""
 
-  Attributes:
-    parameters: numbers stored.
-    flops: operations of a forward pass per row.
-  """
-
-  parameters: int
-  flops: int
+  parameters: int  # numbers stored
+  flops: int  # operations of a forward pass per row
 
 
 def count(function: Callable[..., Any], *args: PyTree) -> int:

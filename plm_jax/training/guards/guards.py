@@ -17,17 +17,11 @@ T = TypeVar('T')
 
 @dataclasses.dataclass(frozen=True)
 class Guards:
-  """The guards of one run.
+  """The guards of one run."""
 
-  Attributes:
-    watch: of the loss (`spikes` of the config).
-    check: for silent data corruption (`verify_every`).
-    checkpoints: steps that the run can go back to.
-  """
-
-  watch: spikes.Watch
-  check: verify.Check
-  checkpoints: Saved
+  watch: spikes.Watch  # of the loss (`spikes` of the config)
+  check: verify.Check  # for silent data corruption (`verify_every`)
+  checkpoints: Saved  # steps that the run can go back to
 
   def wrap(self, step: verify.Step, number: int) -> verify.Step:
     """Return the compiled step `number`, run twice where requested."""

@@ -29,21 +29,13 @@ Sums = Mapping[str, tuple[float, float]]
 
 
 class Spike(NamedTuple):
-  """A jump of the loss.
+  """A jump of the loss."""
 
-  Attributes:
-    step: whose loss it is.
-    loss: of this step.
-    bound: what it was above.
-    back_to: the saved step that the run goes back to.
-    skip: batches that the run leaves out behind that step.
-  """
-
-  step: int
-  loss: float
-  bound: float
-  back_to: int
-  skip: int
+  step: int  # whose loss it is
+  loss: float  # of this step
+  bound: float  # what it was above
+  back_to: int  # the saved step that the run goes back to
+  skip: int  # batches that the run leaves out behind that step
 
 
 class Saved(Protocol):

@@ -43,19 +43,13 @@ Step = Callable[..., tuple[Any, Any, Any]]  # (state, metrics so far, batch, key
 
 
 class Found(NamedTuple):
-  """Arrays whose digests differ.
+  """Arrays whose digests differ."""
 
-  Attributes:
-    arrays: their names.
-    devices: places in the mesh of the devices that differ from the majority; of all concerned where there is none.
-    known: whether a majority says which devices are wrong.
-    twice: whether the two results of a step differ, else what devices hold of the same part.
-  """
-
-  arrays: Sequence[str]
+  arrays: Sequence[str]  # their names
+  # places in the mesh of the devices that differ from the majority; of all concerned where there is none
   devices: Sequence[int]
-  known: bool
-  twice: bool
+  known: bool  # whether a majority says which devices are wrong
+  twice: bool  # whether the two results of a step differ, else what devices hold of the same part
 
 
 class Check:

@@ -30,19 +30,13 @@ class Said(NamedTuple):
 
 
 class Check(NamedTuple):
-  """Verdict on one question.
+  """Verdict on one question."""
 
-  Attributes:
-    name: of the question.
-    result: 'differs' where hosts do not agree, 'failed' where something is wrong on a host.
-    said: every answer.
-    keys: where hosts differ in a value with many keys, what each said of each such key.
-  """
-
-  name: str
+  name: str  # of the question
+  # 'differs' where hosts do not agree, 'failed' where something is wrong on a host
   result: Literal['ok', 'differs', 'failed']
-  said: list[Said]
-  keys: dict[str, list[Said]] = {}
+  said: list[Said]  # every answer
+  keys: dict[str, list[Said]] = {}  # where hosts differ in a value with many keys, what each said of each such key
 
 
 def agree(answers: Callable[[], Mapping[str, Answer]]) -> None:

@@ -37,19 +37,12 @@ _SHOWN = 12  # letters of a digest
 
 
 class Answer(NamedTuple):
-  """Answer of a host to one question.
+  """Answer of a host to one question."""
 
-  Attributes:
-    value: what all hosts have to agree on, where they have to, in words.
-    note: more to read, which may differ by host.
-    detail: what `value` stands for, where it is a digest: name -> value.
-    problem: what is wrong on this host, in a sentence; empty where nothing is.
-  """
-
-  value: str = ''
-  note: str = ''
-  detail: Mapping[str, str] = {}
-  problem: str = ''
+  value: str = ''  # what all hosts have to agree on, where they have to, in words
+  note: str = ''  # more to read, which may differ by host
+  detail: Mapping[str, str] = {}  # what `value` stands for, where it is a digest: name -> value
+  problem: str = ''  # what is wrong on this host, in a sentence; empty where nothing is
 
 
 def asked(question: Callable[[], Answer]) -> Answer:

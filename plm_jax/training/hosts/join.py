@@ -38,19 +38,12 @@ PROBE_SECONDS = 3.0  # for the address of a coordinator or of the metadata serve
 
 
 class Cluster(NamedTuple):
-  """Processes of a run, as an environment describes them.
+  """Processes of a run, as an environment describes them."""
 
-  Attributes:
-    name: of the environment, for messages.
-    processes: their number.
-    process: index of this one.
-    coordinator: (seconds to wait for its name) -> HOST:PORT of process 0.
-  """
-
-  name: str
-  processes: int
-  process: int
-  coordinator: Callable[[int], str]
+  name: str  # of the environment, for messages
+  processes: int  # their number
+  process: int  # index of this one
+  coordinator: Callable[[int], str]  # (seconds to wait for its name) -> HOST:PORT of process 0
 
 
 def join(flags: Flags) -> None:
