@@ -1,7 +1,7 @@
 """Measure speed and quality of skip-gram, CBOW and fastText with negative samples, compared with gensim.
 
     python -m benchmarks.word_vectors --data=FOLDER [--kind=cbow] [--words=200000] [--size=30000] [--rounds=3]
-        [--update=rows --batch=8] [--generate=400000] [--seeds=3 --epochs=5 [--near=king,good]]
+        [--update=rows --batch=8] [--generate=400000] [--shared] [--seeds=3 --epochs=5 [--near=king,good]]
 
 FOLDER holds `train.txt` or `train.txt.gz`. --generate writes it first: words of random letters by Zipf's law, each at
 least once. gensim runs with one and with two workers. Both sides train vectors of size 100 on the same words of one
@@ -113,7 +113,7 @@ def read(folder: Path, *, count: int, size: int, rows: int) -> Text:
   return Text(vocab, every[known].reshape(-1, rows, LENGTH), int(known[-1]) + 1)
 
 
-def ours(text: Text, *, kind: str, update: str) -> tuple[Side, float]:
+def ours(text: Text, *, kind: str, update: str, shared: bool) -> tuple[Side, float]:
   """Build our side from seed 0.
 
   Also returns the seconds of compilation.
@@ -124,7 +124,7 @@ def ours(text: Text, *, kind: str, update: str) -> tuple[Side, float]:
   if kind == 'fasttext':
     task = fasttext.make(trunk=trunk, vocab=vocab, power=0.75, buckets=BUCKETS, **settings)
   else:
-    task = skipgram.make(trunk=trunk, vocab=vocab, architecture=kind, **settings)
+    task = skipgram.make(trunk=trunk, vocab=vocab, architecture=kind, shared_negatives=shared or None, **settings)
   ones = {'segment_ids': np.ones((rows, LENGTH), np.int32), 'row_weight': np.ones(rows, np.float32)}
 
   def batches() -> Iterator[dict[str, np.ndarray]]:
@@ -270,6 +270,7 @@ def main() -> None:
   parser.add_argument('--rounds', type=int, default=3, help='epochs of each side that are timed')
   parser.add_argument('--kind', choices=RATES, default='skipgram')
   parser.add_argument('--update', choices=('in_order', 'rows', 'tables'), default='in_order', help='of our tables')
+  parser.add_argument('--shared', action='store_true', help='our negatives are per centre, of skip-gram in order')
   parser.add_argument('--batch', type=int, default=128, help='sequences of 128 words per step; 8 for other updates')
   parser.add_argument('--generate', type=int, default=0, help='different words of a text that is written first')
   parser.add_argument(
@@ -283,7 +284,7 @@ def main() -> None:
     generate(arguments.data, count=arguments.words, size=arguments.generate)
   size = max(arguments.size, arguments.generate + 10)
   text = read(arguments.data, count=arguments.words, size=size, rows=arguments.batch)
-  side, compiled = ours(text, kind=arguments.kind, update=arguments.update)
+  side, compiled = ours(text, kind=arguments.kind, update=arguments.update, shared=arguments.shared)
   sides = [side, *(theirs(text, kind=arguments.kind, workers=workers) for workers in (1, 2))]
   Console().print(speed(text, sides, kind=arguments.kind, rounds=arguments.rounds, compiled=compiled))
   if arguments.seeds:

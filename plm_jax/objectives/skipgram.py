@@ -95,6 +95,7 @@ class SkipgramSettings(NamedTuple):
   noise: Alias  # the distribution of negatives
   negatives: int
   reduction: Reduction
+  shared_negatives: bool = False
 
 
 def make(
@@ -108,6 +109,7 @@ def make(
   power: Annotated[float, '0 <= x <= 10'] = 0.75,
   reduction: Reduction = 'sum',
   update: PairUpdate = 'tables',
+  shared_negatives: bool | None = None,
 ) -> Task:
   """Build word vectors by predicting words from their neighbours.
 
@@ -128,18 +130,23 @@ def make(
     update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' only the rows that a batch reads,
       which needs optim.name sgd or adagrad. The result is the same. 'in_order' moves the vectors after
       each pair, as word2vec.c does, on one CPU (`in_order.py`); it needs optim.name sgd and the package numba.
+    shared_negatives: sample negatives per centre, the same for its pairs (Ji et al. 2016, "Parallelizing word2vec"), so
+      that a word reads fewer rows; of skip-gram. None is False.
 
   Raises:
-    ValueError: the vocabulary has no counts, or fewer than two words with one.
+    ValueError: the vocabulary has no counts, or fewer than two words with one; a bag of words, which has one pair per
+      centre, with shared negatives.
   """
   require(trunk, user="objective 'skipgram'", attention=('none',), inputs=('tokens',))
   errors.one_of('objective.architecture', architecture, Architecture)
   errors.one_of('objective.reduction', reduction, Reduction)
   errors.one_of('objective.update', update, PairUpdate)
+  if shared_negatives and architecture == 'cbow':
+    raise ValueError('objective.shared_negatives: a bag of words has one pair per centre; remove it')
   counts = counts_of(vocab, user="objective 'skipgram'")
   windows = Windows(keep_rates(counts, subsample), architecture, window)
   noise = alias.make(counts**power * (counts > 0))
-  s = SkipgramSettings(windows=windows, noise=noise, negatives=negatives, reduction=reduction)
+  s = SkipgramSettings(windows, noise, negatives, reduction, shared_negatives=bool(shared_negatives))
   model = Model(trunk, vocab.size, architecture, whole_gradient=reduction == 'sum')
   task = Task(model, partial(prepare, s), partial(loss, s))
   return in_order.with_update(task, update, read_rows, bags=architecture == 'cbow', reduction=reduction)
@@ -155,8 +162,10 @@ def prepare(s: SkipgramSettings, root: Array, batch: Batch) -> Example:
   else:
     pairs, centres, real = laid.pairs, laid.tokens, laid.pairs.any(axis=2)
     count = (real * (1 + jnp.arange(real.shape[1]))).max(axis=1)
-  shape = (centres.shape[1], s.negatives)
+  shape = ((laid.tokens if s.shared_negatives else centres).shape[1], s.negatives)
   negatives = jax.vmap(lambda key: alias.draw(key, s.noise, shape))(laid.noise_keys)
+  if s.shared_negatives:
+    negatives = jnp.take_along_axis(negatives, pairs[..., 1:], axis=1, mode='clip')  # those of the centre
   words = jnp.concatenate([centres[..., None], negatives], axis=-1)
   weights = real * batch['row_weight'][:, None]
   scale = batch_scale(weights) if s.reduction == 'mean' else jnp.ones(len(weights))

@@ -167,6 +167,26 @@ def test_negatives_are_drawn_by_frequency():
   assert not drawn[:7].any() and np.abs(drawn / drawn.sum() - expected).max() < 0.006
 
 
+def test_pairs_of_a_centre_share_their_negatives():
+  found, own = (prepared(make(negatives=4, shared_negatives=shared), make_batch()) for shared in (True, None))
+  for name in ('tokens', 'pairs', 'number'):
+    np.testing.assert_array_equal(found[name], own[name])
+  several = 0
+  for row, number in enumerate(found['number'].tolist()):
+    if not number:
+      continue
+    pairs = range(number)
+    drawn = {centre: {tuple(found['words'][row, pair, 1:]) for pair in pairs if found['pairs'][row, pair, 1] == centre}
+             for centre in found['pairs'][row, :number, 1]}  # fmt: skip
+    assert all(len(each) == 1 for each in drawn.values()) and len(set.union(*drawn.values())) > len(drawn) / 2
+    several += number - len(drawn)
+    assert len({tuple(own['words'][row, pair, 1:]) for pair in pairs}) > number / 2
+  assert several > 20
+  words = np.concatenate([prepared(make(negatives=4, shared_negatives=True), make_batch(), step=step)['words'][..., 1:]
+                          for step in range(20)])  # fmt: skip
+  assert set(np.unique(words)) == set(range(7, 40)) - set(np.flatnonzero(VOCAB.counts == 0))
+
+
 def test_mistakes():
   trunk = static.make(vocab_size=40, variant='tiny')
   with pytest.raises(ValueError, match=r'counts.*`plm-jax vocab train'):
