@@ -7,7 +7,7 @@ plm-jax tables experiments/tables/minilm_lora.py:tag --scale=small --workdir=run
 As in the paper, rows of Table 5 have equally many parameters: one matrix of rank 8, two of rank 4, four of rank 2. The
 paper's networks are GPT-3 on WikiSQL and MNLI, so its numbers are no measure here; its claims are. Updates are scaled
 by alpha = 16 and learn at 20 times the rate of fine-tuning, as the paper's table of rates has it.
-Not run yet.
+`classify` was not run yet.
 """
 
 from experiments.tables.shared import claims, minilm
