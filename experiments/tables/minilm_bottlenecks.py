@@ -6,7 +6,7 @@ plm-jax tables experiments/tables/minilm_bottlenecks.py:tag --scale=small --work
 Rows beside adapters are those of the paper: all parameters, the topmost layers alone, norms alone. `classify` reads
 TREC and SST-2, `tag` the parts of speech of EWT. Small: as minilm.py; what trains beside a frozen trunk has 20 times
 its rate.
-Not run yet.
+`classify` was not run yet.
 """
 
 from experiments.tables.shared import claims, minilm
@@ -21,7 +21,7 @@ def get_table(scale, arg='classify'):
   rate = minilm.beside(scale)
   rows = minilm.tuned(scale) | {
     'norms': minilm.trunk(scale, tuning=rate | {'optim.scale': (*minilm.HEAD, ('.*norm/.*', 1.0), ('.*', None))}),
-    'topmost layer': minilm.trunk(scale, tuning={'optim.scale': top}),
+    'topmost layer': minilm.trunk(scale, tuning=rate | {'optim.scale': top}),
   }
   for width in WIDTHS:
     rows[f'adapters of {width}'] = minilm.wrapped(scale, 'bottleneck', task=task, width=width)
