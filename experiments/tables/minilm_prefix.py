@@ -5,7 +5,7 @@ plm-jax tables experiments/tables/minilm_prefix.py:tag --scale=small --workdir=r
 
 The paper generates text by GPT-2 and BART; here its claims are asked about a small encoder. `classify` reads TREC and
 SST-2, `tag` the parts of speech of EWT. Small: as minilm.py; what trains beside a frozen trunk has 20 times its rate.
-Not run yet.
+`classify` was not run yet.
 """
 
 from experiments.tables.shared import claims, minilm
