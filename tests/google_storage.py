@@ -2,7 +2,7 @@
 
 Objects are in the memory of its process, whole or not at all, and there is no rename: what a client that is killed has
 sent of an object is forgotten. Run as `python -m tests.google_storage`, it prints its port, and ends with its stdin.
-With a number, every answer waits for so many seconds, as over a network.
+A number after it is the seconds that every answer waits, as over a network.
 """
 
 import base64
