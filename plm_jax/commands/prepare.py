@@ -39,6 +39,7 @@ from plm_jax.text import recipe
 from plm_jax.training.before.model_from import expand
 
 if TYPE_CHECKING:
+  from plm_jax.data.made import Made
   from plm_jax.training.before.prepare import Prepared
 
 
@@ -132,10 +133,20 @@ def _plain(prepared: 'Prepared') -> dict[str, Any]:
       'digest': item.digest,
       'size': item.size,
       'where': None if item.folder is None else str(item.folder),
+      'ids': _ids_elsewhere(item),
     }
     for key, state, item in prepared.lines
   ]
   return {'lines': lines, **prepared.facts}
+
+
+def _ids_elsewhere(item: 'Made') -> str | None:
+  """Return the file of token ids that training reads in place."""
+  from plm_jax.data.rows import in_place
+
+  if item.what != 'tokens' or item.folder is None or (ids := in_place.location(item.folder)) is None:
+    return None
+  return str(ids)
 
 
 def _show(prepared: 'Prepared') -> None:
@@ -146,6 +157,8 @@ def _show(prepared: 'Prepared') -> None:
   table = Table('', 'what', 'state', 'checksum', 'size', 'location')
   for key, state, item in prepared.lines:
     table.add_row(key, item.what, state, item.digest[:12], item.size, str(item.folder or ''))
+    if (ids := _ids_elsewhere(item)) is not None:
+      table.add_row('', '', 'read in place', '', '', ids)
   tables.show(table)
   for name, digest in prepared.facts.items():
     print(f'{name:<20}{digest}')

@@ -375,7 +375,7 @@ def _end_id(vocab: Vocab, name: str | None) -> int:
   """Return the id of the token after documents, or raise ValueError."""
   if name is not None:
     return vocab.id(name)
-  end_id = vocab.sep_id if vocab.eos_id is None else vocab.eos_id
+  end_id = framing.end_of_text(vocab)
   if end_id is None:
     raise ValueError('the vocabulary has no end token: set data.end to one of its tokens.')
   return end_id

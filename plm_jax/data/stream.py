@@ -24,7 +24,7 @@ import numpy as np
 from plm_jax.core.keywords import Count
 from plm_jax.core.types import Source, Template, Vocab
 from plm_jax.data.corpora.formats.txt import Boundary
-from plm_jax.data.rows import boundaries, in_place, order, packing, segments, spelling, store
+from plm_jax.data.rows import boundaries, framing, in_place, order, packing, segments, spelling, store
 from plm_jax.data.rows.cached import cached
 from plm_jax.data.rows.documents import Corpus
 from plm_jax.data.rows.documents import look as look
@@ -55,12 +55,8 @@ class Layout(NamedTuple):
   one_segment: bool = False  # True if a sequence is one segment
 
 
-def _end_of_document(vocab: Vocab) -> int | None:
-  return vocab.sep_id if vocab.eos_id is None else vocab.eos_id
-
-
 LAYOUTS: dict[Name, Layout] = {
-  'stream': Layout(packing.stream, None, begin=lambda vocab: vocab.bos_id, end=_end_of_document),
+  'stream': Layout(packing.stream, None, begin=lambda vocab: vocab.bos_id, end=framing.end_of_text),
   'documents': Layout(packing.packed, packing.whole_packed),
   'rows': Layout(packing.one_per_row, packing.whole_one_per_row),
   'full': Layout(packing.full, packing.whole_full, separators=2, one_segment=True),

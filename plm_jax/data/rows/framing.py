@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from plm_jax.core.types import Template
+from plm_jax.core.types import Template, Vocab
 from plm_jax.data.rows.packing import Frame
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ def around(
   """Build frames with `first`, `between` and `last` around the `fields` fields."""
   after = [between] * (fields - 1) + [last]
   return tuple((() if index else first, ids) for index, ids in enumerate(after))
+
+
+def end_of_text(vocab: Vocab) -> int | None:
+  """Return the id of the end token, or of the separator."""
+  return vocab.sep_id if vocab.eos_id is None else vocab.eos_id
 
 
 def needed(token_id: int | None, token: str) -> int:

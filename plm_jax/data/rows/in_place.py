@@ -6,11 +6,12 @@ The blocks read last stay in memory, at most `HELD` bytes a store. So the rows o
 each other: `data.shuffle_window` of `data.stream`.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,12 +38,34 @@ def location(folder: Path) -> Path | None:
   return None if named is None else files.path(named['tokens'])
 
 
+@contextlib.contextmanager
+def _there(where: Path) -> Iterator[None]:
+  """Raise RunError instead of FileNotFoundError."""
+  try:
+    yield
+  except FileNotFoundError as error:
+    raise RunError(f'{where} does not exist: repeat plm-jax prepare with --shared and --in_place') from error
+
+
+def damage(folder: Path, what: str) -> str:
+  """Return the message about a damaged store."""
+  return f'{folder} is damaged ({what}): remove it, and repeat plm-jax prepare with --shared and --in_place'
+
+
 class Blocks:
   """The blocks of a store elsewhere: read in parallel, compared with their checksums, the newest held in memory."""
 
   def __init__(self, where: Path, blocks: Sequence['Block'], dtype: np.dtype):
-    """Read nothing yet; `blocks` are those of the manifest, with tokens."""
+    """Take blocks of the manifest that have tokens, and compare sizes.
+
+    Raises RunError: there are no ids at `where`, or too few or too many of them.
+    """
     self.where, self.dtype, self._blocks = where, dtype, blocks
+    expected = (blocks[-1].first_token + blocks[-1].tokens) * dtype.itemsize
+    with _there(where):
+      size = files.size(where)
+    if size != expected:
+      raise RunError(damage(where.parent, f'tokens.bin has {size:,} bytes instead of {expected:,}'))
     self.starts = np.array([block.first_token for block in blocks])
     largest = max(block.tokens for block in blocks) * dtype.itemsize
     self._pool = ThreadPoolExecutor(_AT_ONCE, 'blocks read in place')
@@ -63,18 +86,13 @@ class Blocks:
   def _read(self, block: 'Block') -> np.ndarray:
     offset = block.first_token * self.dtype.itemsize
     for tried in range(2):
-      try:
+      with _there(self.where):
         ids = files.read_array(self.where, self.dtype, count=block.tokens, offset=offset)
-      except FileNotFoundError as error:
-        raise RunError(f'{self.where} does not exist: repeat plm-jax prepare with --shared and --in_place') from error
       if hashlib.sha256(ids.tobytes()).hexdigest() == block.tokens_sha256:
         return ids
       log.warning('%s: tokens from %d differ from their checksum (%s)', self.where, block.first_token,
                   'reading them again' if not tried else 'twice')  # fmt: skip
-    raise RunError(
-      f'{self.where.parent} is damaged at token {block.first_token:,}: remove it, and repeat plm-jax prepare with '
-      '--shared and --in_place'
-    )
+    raise RunError(damage(self.where.parent, f'from token {block.first_token:,}'))
 
 
 @dataclasses.dataclass(frozen=True)

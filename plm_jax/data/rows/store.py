@@ -156,7 +156,7 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
     files.remove(folder / 'checked.json')  # from earlier versions
     sealed, blocks = _read_manifest(folder, documents=len(texts))
     try:
-      where = _elsewhere(folder, blocks) if blocks else None
+      where = _elsewhere(folder, blocks)
       large, intact = _check(folder, blocks, texts, vocab) if blocks and where is None else (False, bool(blocks))
     except ChangedTokens as error:
       if sealed:
@@ -351,14 +351,21 @@ def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> tup
 
 
 def _elsewhere(folder: Path, blocks: list[Block]) -> Path | None:
-  """Return the location of ids elsewhere; compare their lengths with checksums."""
+  """Return the location of ids elsewhere, and compare their lengths.
+
+  A store without manifest is made again here.
+  """
+  if not files.exists(folder / 'manifest.json'):
+    return None
   with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
     if (where := in_place.location(folder)) is None:
       return None
+    if not blocks:
+      raise RunError(in_place.damage(folder, 'manifest.json'))
     with files.open(folder / 'lengths.bin', 'rb') as file:
       if all(_sha256(file.read(block.documents * _LENGTH.itemsize)) == block.lengths_sha256 for block in blocks):
         return where
-  raise RunError(f'{folder} is damaged: remove it, and repeat plm-jax prepare with --shared and --in_place')
+  raise RunError(in_place.damage(folder, 'lengths.bin or in_place.json'))
 
 
 def _repair(folder: Path, block: Block, texts: Texts, vocab: Vocab) -> None:
@@ -398,7 +405,7 @@ def _read_manifest(folder: Path, *, documents: int) -> tuple[bool, list[Block]]:
   except FileNotFoundError:
     return False, []
   except (ValueError, KeyError, TypeError, AttributeError) as error:
-    log.warning('%s/manifest.json is damaged (%s): tokenising again.', folder, error)
+    log.warning('%s/manifest.json is damaged (%s).', folder, error)
     return False, []
   finally:
     if collects:

@@ -24,6 +24,7 @@ TINY = (
   Package('python', ('argparse.py', 'asyncio', 'decimal.py', '_pydecimal.py', 'email', 'logging', 'tkinter')),
   Package('numpy', ('numpy/linalg', 'numpy/fft', 'numpy/ma', 'numpy/polynomial', 'numpy/lib')),
 )
+WHOLE = pydocs.PACKAGES
 SMALL = (Package('python', ('json', 'statistics.py', 'textwrap.py')),)
 
 
@@ -574,7 +575,8 @@ def test_the_command_shows_tables_and_samples(built, capsys):
 
 
 @pytest.mark.slow
-def test_the_whole_corpus(tmp_path):
+def test_the_whole_corpus(tmp_path, monkeypatch):
+  monkeypatch.setattr(pydocs, 'PACKAGES', WHOLE)
   known = pydocs.account(cache=str(tmp_path))
   assert sum(package['chars'] for package in known['packages']) > 9_000_000
   assert all(package['documents'] > 30 for package in known['packages'])

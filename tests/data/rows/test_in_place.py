@@ -123,18 +123,24 @@ def test_a_damaged_block_is_read_again_and_then_refused(text, tmp_path, monkeypa
   assert 'reading them again' in caplog.text
   ids = corpus(text, tmp_path).ids
   path.write_bytes(bytes([sound[0] ^ 1]) + sound[1:])
-  with pytest.raises(RunError, match=r'elsewhere is damaged at token 0: remove it, and repeat plm-jax prepare'):
+  with pytest.raises(RunError, match=r'elsewhere is damaged \(from token 0\): remove it, and repeat plm-jax prepare'):
     ids.take(np.arange(3))
   path.write_bytes(sound)
   assert ids.take(np.arange(3)).tolist() == expected[:3].tolist()  # not raised again
+  for content in (sound[:-2], sound + b'12'):
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=rf'elsewhere is damaged \(tokens.bin has {len(content)} bytes instead of'):
+      corpus(text, tmp_path)
   path.unlink()
   with pytest.raises(RunError, match=r'tokens.bin does not exist: repeat plm-jax prepare with --shared and --in_place'):
     corpus(text, tmp_path).ids.take(np.arange(3))
 
 
-DAMAGE = [('lengths.bin', None), ('lengths.bin', b'1234')] + [
-  (in_place.FILE, content) for content in (b'', b'{}', b'[]', b'{"tokens": 1}')
-]
+DAMAGE = (
+  [('lengths.bin', None), ('lengths.bin', b'1234')]
+  + [(in_place.FILE, content) for content in (b'', b'{}', b'[]', b'{"tokens": 1}')]
+  + [('manifest.json', content) for content in (b'', b'{}')]
+)
 
 
 @pytest.mark.parametrize(('name', 'content'), DAMAGE)
@@ -144,9 +150,8 @@ def test_damage_in_the_cache_names_its_folder(text, tmp_path, name, content):
   (folder / name).unlink()
   if content is not None:
     (folder / name).write_bytes(content)
-  with pytest.raises(
-    RunError, match=rf'{folder} is damaged: remove it, and repeat plm-jax prepare with --shared and --'
-  ):
+  fix = 'remove it, and repeat plm-jax prepare with --shared and --in_place'
+  with pytest.raises(RunError, match=rf'{folder} is damaged \(.*{name}.*\): {fix}'):
     corpus(text, tmp_path)
 
 

@@ -209,6 +209,8 @@ def test_hosts_read_in_place_what_one_has_made(
   monkeypatch.delattr(store, '_encode')  # nothing is tokenised
   for state in ('taken', 'there'):
     found = prepared(configs[1], capsys, f'--shared={shared}', '--in_place')
+    located = {line['ids'] for line in found['lines'] if line['what'] == 'tokens'}
+    assert located == {str(file) for file in shared.rglob('tokens.bin')}
     assert states(found) == {state} and {name: found[name] for name in FACTS} == {name: first[name] for name in FACTS}
   assert contents(shared) == whole
   assert not list(hosts[1].rglob('tokens.bin'))
@@ -254,7 +256,7 @@ def test_tokens_in_place_that_are_moved_damaged_or_gone_are_found_again(
   for file in moved.rglob('tokens.bin'):
     file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
   for _ in range(2):
-    with pytest.raises(RunError, match='damaged at token 0: remove it, and repeat') as told:
+    with pytest.raises(RunError, match=r'damaged \(from token 0\): remove it, and repeat') as told:
       prepared(config, capsys, f'--shared={moved}', '--in_place')
     shutil.rmtree(str(told.value).split()[0])
   found = prepared(config, capsys, f'--shared={moved}', '--in_place')

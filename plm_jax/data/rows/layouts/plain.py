@@ -7,6 +7,6 @@ from plm_jax.data.rows.framing import Layout
 
 def make(*, vocab: Vocab, fields: int) -> Layout:
   """Build the layout of fields; omit a missing beginning token."""
-  end = framing.needed(vocab.sep_id if vocab.eos_id is None else vocab.eos_id, 'end')
+  end = framing.needed(framing.end_of_text(vocab), 'end')
   first = () if vocab.bos_id is None else (vocab.bos_id,)
   return Layout(framing.around(fields, first=first, between=(end,), last=(end,)), stands_last=True)

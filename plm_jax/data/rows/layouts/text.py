@@ -7,5 +7,5 @@ from plm_jax.data.rows.framing import Layout
 
 def make(*, vocab: Vocab, fields: int) -> Layout:
   """Build the layout with an end token after the last field."""
-  end = framing.needed(vocab.sep_id if vocab.eos_id is None else vocab.eos_id, 'end')
+  end = framing.needed(framing.end_of_text(vocab), 'end')
   return Layout(framing.around(fields, last=(end,)))
