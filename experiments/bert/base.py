@@ -48,7 +48,7 @@ def get_config(arg=''):
     c.init_from = (dict(source='runs/bert/base-128', from_='', to=''),)
     c.optim.rate, c.optim.warmup = 1e-5, 0
   c.sharding = dict(mesh=dict(data=-1), rules='data')
-  c.execution = dict(dtype='bfloat16', layers='loop')
+  c.execution = dict(dtype='bfloat16', layers='auto')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
   return common.quick(c, arg)

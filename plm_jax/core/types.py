@@ -392,7 +392,7 @@ class Published:
 
 
 Remat = Literal['none', 'dots', 'full']
-Layers = Literal['scan', 'loop']
+Layers = Literal['scan', 'loop', 'auto']
 Implementation = Literal['auto', 'xla', 'chunked', 'flash', 'tiled', 'cudnn']
 
 
@@ -408,7 +408,7 @@ class Execution:
     remat: values that the backward pass saves: 'none' all values, 'dots' matrix products without batch axes, 'full'
       only the input of each block. Layers of AWD-LSTM, CoVe, cross-view training and ELMo save their states and
       compute windows of a row again; under 'dots' they also save the products of their inputs (layers/recurrence.py).
-    layers: 'scan' compiles one block, 'loop' unrolls it; the parameter tree is the same.
+    layers: 'scan' compiles one block, 'loop' unrolls it, 'auto' unrolls it on TPUs; the parameter tree is the same.
     random: bit generator of dropout: 'threefry2x32', the same everywhere, or the faster 'rbg', which may differ between
       kinds of chips. Noise always uses threefry.
     attention: implementation of softmax(q k) v (layers/attention.py). 'xla' is the plain formula, 'chunked' computes

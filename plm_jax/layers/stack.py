@@ -34,7 +34,8 @@ def stack(
     block: called as `block(x, context, train)`; returns (x, report of the layer).
     num_layers: number of blocks.
     execution: `layers='loop'` unrolls the scan: the same parameters and the same bits of noise, with the memory and the
-      compile time of a hand-written loop. `remat` selects the values that the backward pass saves.
+      compile time of a hand-written loop. 'auto' does so on TPUs. `remat` selects the values that the backward pass
+      saves.
     methods: other methods of the block that run through the layers, called as `method(x, context, cache)`. The cache
       has a slice for each layer along axis 0. They return (x, report of the layer).
 
@@ -44,15 +45,15 @@ def stack(
   """
   one_of('execution.remat', execution.remat, Remat)
   one_of('execution.layers', execution.layers, Layers)
+  unrolled = execution.layers == 'loop' or (execution.layers == 'auto' and sharding.device().platform == 'tpu')
   if execution.remat in POLICIES:
     # unrolled, the compiler would merge the two computations and save everything; in a compiled loop it cannot
-    merges = execution.layers == 'loop'
-    block = nn.remat(block, policy=POLICIES[execution.remat], prevent_cse=merges, static_argnums=(3,))
+    block = nn.remat(block, policy=POLICIES[execution.remat], prevent_cse=unrolled, static_argnums=(3,))
   settings = {
     'variable_axes': {'params': 0, 'attention': 0},
     'split_rngs': {'params': True, 'dropout': True},
     'length': num_layers,
-    'unroll': num_layers if execution.layers == 'loop' else 1,
+    'unroll': num_layers if unrolled else 1,
     'metadata_params': {nn.PARTITION_NAME: 'layers'},
   }
   # context and `train` are the same for all layers; a cache has a slice per layer

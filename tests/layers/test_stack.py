@@ -141,6 +141,16 @@ def test_remat_of_unrolled_layers_is_walled_off_from_the_compiler(execution):
   assert ('optimization_barrier' in text) is (execution.remat != 'none')
 
 
+def test_auto_unrolls_layers_on_a_tpu_only(monkeypatch):
+  def is_a_loop():
+    run, params = program(Execution(layers='auto'), train=False)
+    return 'stablehlo.while' in jax.jit(run).lower(nn.unbox(params), jax.random.key(0)).as_text()
+
+  assert is_a_loop()
+  monkeypatch.setattr(sharding, 'device', lambda: types.SimpleNamespace(platform='tpu'))
+  assert not is_a_loop()
+
+
 def test_wrong_choices_are_refused():
   with pytest.raises(ValueError, match=r"execution\.remat='some'.*none, dots, full"):
     stack(Block, num_layers=2, execution=Execution(remat='some'))

@@ -132,7 +132,7 @@ def test_without_a_compiler_cycles_are_the_stored_ones(monkeypatch, capsys, tmp_
   assert planned(capsys, '--config.seed=7', '--config.log_every=9') == out  # the same
   own = tmp_path / 'experiments' / 'bert' / 'base.py'  # a copy of the user's, with another program
   own.parent.mkdir(parents=True)
-  own.write_text((conftest.ROOT / 'experiments/bert/base.py').read_text().replace("layers='loop'", "layers='scan'"))
+  own.write_text((conftest.ROOT / 'experiments/bert/base.py').read_text().replace("layers='auto'", "layers='scan'"))
   assert 'cycles are unknown' in planned(capsys, root=f'{tmp_path}/')
   assert 'cycles stored in' in planned(capsys, root=f'{conftest.ROOT}/')
   with pytest.raises(ConfigError, match='this config has steps: remove it'):
