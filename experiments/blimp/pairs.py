@@ -11,7 +11,7 @@ of ELMo, GLM and GPT-BERT. Data are any file with a good and a bad sentence:
 `evaluations.jsonl` of --workdir has the accuracy by paradigm (test/UID/...), phenomenon (test/linguistics_term/...) and
 field, and in total (test/accuracy). A run of pre-training measures it as well:
 --config.eval.blimp="dict(task=dict(name='minimal_pairs'), data=dict(name='minimal_pairs', path='...'))"
-Hardware: a laptop; 67,000 pairs of a BERT of 5 M parameters take about half an hour of two cores.
+Hardware: a laptop; 67,000 pairs of a BERT of 5 M parameters take 12 to 25 minutes of two cores.
 Expect (accuracy in per cent, all paradigms): GPT-2 large 81.5 (the paper's Table 3, 80.1 in its first version), human
 agreement 88.6; masked, by Salazar et al. 2020, Table 6: BERT-base 84.2, RoBERTa-base 85.4, RoBERTa-large 86.5.
 Arguments: `word_l2r`, the masks of the second command for models with masks; `quick`, which trains a tiny model on

@@ -123,16 +123,26 @@ def _moves(jit: Any, width: int) -> tuple[Any, Any, Any]:
         row[j] += rate * error[j]
 
   @jit
-  def predict(vector, error, targets, output, rate):  # type: ignore[no-untyped-def]
+  def product(vector, row):  # type: ignore[no-untyped-def]
+    total = np.float32(0)
+    for j in range(width):
+      total += vector[j] * row[j]
+    return total
+
+  @jit
+  def predict(vector, error, targets, output, rate, logits):  # type: ignore[no-untyped-def]
     """Move the rows of a true word and its negatives."""
     chance, first, best, squares = 1.0, np.float32(0), np.float32(-np.inf), np.float32(0)
+    for k in range(len(targets)):  # none waits for another
+      logits[k] = product(vector, output[targets[k]])
     for k in range(len(targets)):
       if k and targets[k] == targets[0]:
         continue
-      row = output[targets[k]]
-      logit = np.float32(0)
-      for j in range(width):
-        logit += vector[j] * row[j]
+      row, logit = output[targets[k]], logits[k]
+      for i in range(1, k):
+        if targets[i] == targets[k]:  # its row has moved
+          logit = product(vector, row)
+          break
       if not abs(logit) < np.inf:
         return 1.0, False, 1, np.float32(0)
       # 1. the chance of the right answer, s(logit) or s(-logit), and its slope
@@ -167,18 +177,18 @@ def _loop(numba: Any, width: int, bags: bool) -> Any:
   @jit
   def loop(rates, tokens, pairs, targets, number, weights, letters, words, output, ngrams, sums):  # type: ignore[no-untyped-def]
     vector, error, near = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(pairs.shape[2], np.intp)
+    logits = np.empty(targets.shape[2], np.float32)
     length, half = tokens.shape[1], pairs.shape[2] // 2
     nats, right, total, wrong, squares = 0.0, 0.0, 0.0, 0, np.float64(0)
     for r in range(len(tokens)):
-      n, row_rates = 0, rates * weights[r]
+      n, row_rates, chances = 0, rates * weights[r], 1.0
       while weights[r] > 0 and n < number[r]:
         # 1. the positions of the input, one word or a bag, and its pairs n to end
         size, end = 0, n + 1
         if bags:
           for o in range(2 * half):
-            if pairs[r, n, o]:
-              near[size] = n + o - half + (o >= half)
-              size += 1
+            near[size] = n + o - half + (o >= half)
+            size += pairs[r, n, o]
         else:
           near[0], size = pairs[r, n, 0], 1
           while end < number[r] and pairs[r, end, 0] == near[0]:
@@ -203,8 +213,11 @@ def _loop(numba: Any, width: int, bags: bool) -> Any:
           for k in range(targets.shape[2]):
             prefetch(output, np.intp(targets[r, min(m + _AHEAD, number[r] - 1), k]))
           if size:
-            chance, is_right, not_finite, slopes = predict(vector, error, targets[r, m], output, row_rates[1])
-            nats -= weights[r] * np.log(max(chance, 1e-300))
+            chance, is_right, not_finite, slopes = predict(vector, error, targets[r, m], output, row_rates[1], logits)
+            chances *= max(chance, 1e-200)
+            if chances < 1e-100:  # a logarithm takes as long as a row
+              nats -= weights[r] * np.log(chances)
+              chances = 1.0
             right += weights[r] * is_right
             total += weights[r]
             wrong += not_finite
@@ -215,6 +228,7 @@ def _loop(numba: Any, width: int, bags: bool) -> Any:
         for i in range(size):
           move_word(error, tokens[r, near[i]], letters[r, near[i]], words, ngrams, row_rates)
         n = end
+      nats -= weights[r] * np.log(chances)
     sums[0], sums[1], sums[2], sums[3], sums[4] = nats, right, total, wrong, squares
 
   return loop

@@ -38,9 +38,20 @@ def _prediction_flags(folder: RunFolder, metrics: Sequence[str]) -> list[str]:
 
 
 def spelt(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> str:
-  """Build the command line that makes a run; `metrics` as in `make`."""
+  """Build the command that makes a run, on one line.
+
+  `metrics` are those of `make`.
+  """
   name, *rest = words(run, places, metrics=metrics)
-  return f'plm-jax {name} {shlex.join(rest)}'
+  return f'plm-jax {name} {" ".join(map(_quoted, rest))}'
+
+
+def _quoted(word: str) -> str:
+  r"""Quote a word for bash, with \n for an end of line."""
+  if '\n' not in word:
+    return shlex.quote(word)
+  escaped = word.replace('\\', r'\\').replace("'", r'\'').replace('\n', r'\n')
+  return f"$'{escaped}'"
 
 
 def make(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> str:

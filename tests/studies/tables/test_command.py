@@ -57,6 +57,13 @@ def test_what_needs_the_runs_asks_for_their_folder(mine):
       tables.main([mine, *flag])
 
 
+@pytest.mark.parametrize('word', ['a b', "it's", 'a\nb', 'it\'s\n a \\n $HOME `date` "x"', ''])
+def test_a_command_is_one_line_that_bash_reads_again(word):
+  line = f'printf %s {making._quoted(word)}'
+  assert '\n' not in line
+  assert subprocess.run(['bash', '-c', line], capture_output=True, text=True, check=True).stdout == word
+
+
 def test_cells_are_printed_without_the_runs(mine, tmp_path, capsys):
   out = tmp_path / 'out'
   out.mkdir()
