@@ -73,12 +73,12 @@ class Adapted(Release):
         f'it; then set base_model_name_or_path in {model_folders.PEFT} to NEW'
       )
     super().__init__(base)
-    log.info('%s: an adapter merged into %s', folder, base)
     self._tensors = tensor_files.Container(folder / TENSORS)
     self._whole: dict[str, str] = {}  # name -> name in the adapter
     self._updates: dict[str, Update] = {}
     self._read_names()
     self.config = self._with_task(self.config)
+    log.info('%s: an adapter merged into %s', folder, base)
 
   def _read_names(self) -> None:
     """Find the tensor that each tensor of the adapter belongs to."""
@@ -94,12 +94,16 @@ class Adapted(Release):
     for module, parts in factors.items():
       ends = ('embedding_A', 'embedding_B') if 'embedding_A' in parts else ('A', 'B')
       base = self._base_name(f'{module}.weight')
-      if not set(parts) <= {*ends, 'B.bias'} or any(end not in parts for end in ends) or base is None:
-        raise WeightsError(
-          f'{self._adapter / TENSORS}: {module!r} is not in the base model: {_merge(self._about, self._adapter)}'
-          if base is None
-          else f'{self._adapter / TENSORS}: {module!r} has only {", ".join(sorted(parts))}: fetch the file again'
-        )
+      if base is None:
+        outputs = re.search(f'{_OUTPUTS}|{_OUTPUT_TABLE}', f'{module}.weight')  # a head that the base lacks
+        raise self._error(f'{module!r} is not in the base model', _merge(self._about, self._adapter) if outputs else '')
+      shapes = [self._tensors.tensors[parts[end]].shape for end in ends if end in parts]
+      if not set(parts) <= {*ends, 'B.bias'} or len(shapes) < 2:
+        raise self._error(f'{module!r} has only {", ".join(sorted(parts))}', 'fetch the file again')
+      if any(len(shape) != 2 for shape in shapes) or not 0 < shapes[0][0] == shapes[1][1]:  # [r, inputs], [outputs, r]
+        raise self._error(f'A {shapes[0]} and B {shapes[1]} of {module!r} have no common rank', 'fetch the file again')
+      if sorted(shape := (shapes[1][0], shapes[0][1])) != sorted(super().shape(base)):
+        raise self._error(f'the update of {base!r} has shape {shape}, the base {super().shape(base)}')
       update = Update(parts[ends[0]], parts[ends[1]], self._scale(module, parts[ends[0]]), ends[0] != 'A')
       self._updates[base] = update
       if 'B.bias' in parts:
@@ -108,6 +112,10 @@ class Adapted(Release):
     for short, name in whole.items():
       self._whole[self._base_name(short) or short.removeprefix(prefix)] = name
     self._separate_tables()
+
+  def _error(self, problem: str, fix: str = '') -> WeightsError:
+    other = f'they are of different models. Correct base_model_name_or_path in {self._adapter / model_folders.PEFT}'
+    return WeightsError(f'{self._adapter / TENSORS}: {problem}: {fix or other}')
 
   def _separate_tables(self) -> None:
     """Separate tied tables of which one was trained, or raise WeightsError."""
@@ -188,7 +196,10 @@ class Adapted(Release):
     return self._tensors.tensors[self._whole[name]].shape if name in self._whole else super().shape(name)
 
   def where(self, name: str) -> str:
-    return f'{self._tensors.file}, tensor {self._whole[name]!r}' if name in self._whole else super().where(name)
+    update = f' with its update in {self._tensors.file}' if name in self._updates else ''
+    return (
+      f'{self._tensors.file}, tensor {self._whole[name]!r}' if name in self._whole else super().where(name) + update
+    )
 
   def read(self, name: str) -> np.ndarray:
     """Read one tensor with its update."""
@@ -201,10 +212,7 @@ class Adapted(Release):
       swapped = self.config.get('model_type') in ('gpt2', 'openai-gpt') and _CONV1D.fullmatch(name)
       b = b.T if update.embedding or swapped else b
     if b.shape != tensor.shape:
-      raise WeightsError(
-        f'{self._tensors.file}: the update of {name!r} has shape {b.shape}, the base {tensor.shape}: they are of '
-        f'different models. Correct base_model_name_or_path in {self._adapter / model_folders.PEFT}'
-      )
+      raise self._error(f'the update of {name!r} has shape {b.shape}, the base {tensor.shape}')
     return np.asarray(tensor, np.float32) + np.float32(update.scale) * b
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from plm_jax import weights
 from plm_jax.core.errors import WeightsError
@@ -150,6 +151,46 @@ def test_a_damaged_config_is_named(name: str, tmp_path: pathlib.Path) -> None:
   file.write_text('[]' if edit is None else json.dumps({**json.loads(file.read_text()), **edit}))
   with pytest.raises(WeightsError, match=message):
     weights.load(tmp_path / 'adapter')
+
+
+def renamed(old: str, new: str) -> Any:
+  return lambda tensors: {name.replace(old, new): array for name, array in tensors.items()}
+
+
+def reshaped(part: str, change: Any) -> Any:
+  return lambda tensors: {
+    name: np.ascontiguousarray(change(array)) if f'lora_{part}.' in name else array for name, array in tensors.items()
+  }
+
+
+SAME = 'they are of different models. Correct base_model_name_or_path in .*adapter_config.json'
+TENSORS = {
+  'of another family': (renamed('.query.', '.q_proj.'), rf"q_proj' is not in the base model: {SAME}"),
+  'of more layers': (renamed('.layer.1.', '.layer.7.'), rf"layer.7.*' is not in the base model: {SAME}"),
+  'wider inputs': (
+    reshaped('A', lambda a: np.concatenate([a, a], 1)), rf'shape \(16, 32\), the base \(16, 16\): {SAME}',
+  ),
+  'two ranks': (reshaped('B', lambda b: b[:, :3]), r'A \(4, 16\) and B \(16, 3\) of .* have no common rank: fetch'),
+  'no rank': (reshaped('A', lambda a: a[0, 0]), r'A \(1,\) and B .* have no common rank: fetch'),
+  'rank 0': (
+    lambda tensors: reshaped('A', lambda a: a[:0])(reshaped('B', lambda b: b[:, :0])(tensors)), 'have no common rank',
+  ),
+  'half of a pair': (lambda tensors: {n: a for n, a in tensors.items() if 'lora_B' not in n}, 'has only A: fetch'),
+  'not a number': (reshaped('B', lambda b: b * np.nan), r'with its update in .*safetensors has values .*not finite'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', TENSORS)
+def test_an_adapter_of_another_base_is_named_in_one_line(
+  name: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+  save(CASES['no task'], tmp_path, peft.LoraConfig(r=4, **CASES['no task'].lora))
+  file, (edit, message) = tmp_path / 'adapter' / 'adapter_model.safetensors', TENSORS[name]
+  safetensors.numpy.save_file(edit(safetensors.numpy.load_file(file)), file)
+  with pytest.raises(WeightsError, match=message), caplog.at_level('INFO'):
+    convert.import_release(tmp_path / 'adapter', tmp_path / 'new')
+  assert 'merged' not in caplog.text or name == 'not a number'
+  assert not (tmp_path / 'new').exists()
 
 
 @pytest.mark.parametrize('name', OTHERS)
