@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import pathlib
+import pickle
 import re
 import shutil
 import sys
@@ -168,6 +169,7 @@ def cut(file: pathlib.Path) -> None:
 WRAPPED: dict[str, Callable[[dict[str, Any]], Any]] = {
   'state_dict': lambda state: {'state_dict': state, 'epoch': 3},
   'model': lambda state: {'model': state, 'optimizer': {'lr': 1.0}},
+  'model_state_dict': lambda state: {'model_state_dict': state, 'epoch': 3},
   'DataParallel': lambda state: {f'module.{name}': tensor for name, tensor in state.items()},
   'half precision': lambda state: {name: tensor.bfloat16() for name, tensor in state.items()},
 }
@@ -206,12 +208,20 @@ class Runs:
     return (print, ('code of a file runs',))
 
 
+def itself() -> dict[str, Any]:
+  content: dict[str, Any] = {}
+  content['state_dict'] = content
+  return content
+
+
 OBJECTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
   'code': (lambda state: {**state, 'x': Runs()}, 'holds objects that are no tensors, which may run code'),
   'a number': (lambda state: {**state, 'x': 3}, "has 'x' of type int, but must be a state dict"),
   'a list': (lambda state: list(state.values()), 'has no tensors'),
   'a tensor': (lambda state: torch.ones(2), 'has no tensors'),
   'nothing': (lambda state: {}, 'has no tensors'),
+  'numbered': (lambda state: {0: state['cls.predictions.bias']}, 'has no tensors'),
+  'itself': (lambda state: state | {'model': itself()}, "has 'state_dict' of type dict"),
   'sparse': (lambda state: {**state, 'x': torch.ones(2, 2).to_sparse()}, "has 'x' of type Tensor"),
   'repeated': (lambda state: {'x': torch.ones(1).expand(2**40)}, "has 'x' of type Tensor"),
 }
@@ -225,6 +235,23 @@ def test_objects_that_are_no_tensors(name: str, tmp_path: pathlib.Path, capfd: p
   torch.save(change(torch.load(file)), file)
   refused(folder, 'pytorch', lambda file: None, message)
   assert 'code of a file' not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ('content', 'message'),
+  [
+    (b'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n', 'is damaged or cut short: fetch it again'),
+    (b'', 'is damaged or cut short: fetch it again'),
+    (pickle.dumps({'x': np.ones(3)}), 'holds objects that are no tensors'),
+  ],
+  ids=['a pointer', 'empty', 'numpy'],
+)
+def test_files_that_are_not_pytorchs_are_named_in_one_line(
+  content: bytes, message: str, tmp_path: pathlib.Path, recwarn: pytest.WarningsRecorder
+) -> None:
+  folder = write_torch('bert-mlm', tmp_path / 'theirs')
+  refused(folder, 'pytorch', lambda file: file.write_bytes(content), message)
+  assert not [warning for warning in recwarn if 'pickle protocol' in str(warning.message)]
 
 
 def test_without_torch(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

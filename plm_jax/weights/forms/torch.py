@@ -1,10 +1,11 @@
 """State dicts of PyTorch (`pytorch_model.bin`, `.pth`, `.pt`) by `torch.load(weights_only=True)`: tensors, never code.
 
-A folder has config.json, and one such file or several with an index. The dict may be inside of 'state_dict' or 'model',
-and its names may begin with the 'module.' of DataParallel.
+A folder has config.json, and one such file or several with an index. The dict may be inside of 'state_dict',
+'model_state_dict' or 'model', and its names may begin with the 'module.' of DataParallel.
 """
 
 import functools
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.io import files
 from plm_jax.weights.release import Release
 
-_KEYS = ('state_dict', 'model')  # of dicts around the state dict
+_KEYS = ('state_dict', 'model_state_dict', 'model')  # of dicts around the state dict
 
 
 class Torch(Release):
@@ -55,20 +56,25 @@ def state(file: Path) -> dict[str, Any]:
   except ModuleNotFoundError:
     raise WeightsError(f'{file} is a file of PyTorch, which is not installed: bash launch/setup.sh compare') from None
   try:
-    content = torch.load(
-      files.local_path(file, what='SRC'), map_location='cpu', weights_only=True, mmap=zipfile.is_zipfile(file)
-    )
+    with warnings.catch_warnings(action='ignore'):
+      content = torch.load(
+        files.local_path(file, what='SRC'), map_location='cpu', weights_only=True, mmap=zipfile.is_zipfile(file)
+      )
   except Exception as error:  # a damaged file raises errors of every kind
-    objects = type(error).__name__ == 'UnpicklingError'
+    objects = type(error).__name__ == 'UnpicklingError' and files.read_array(file, 'u1', count=1)[0] in b'P\x80'
     problem = 'holds objects that are no tensors, which may run code' if objects else 'is damaged or cut short'
     fix = 'save `model.state_dict()` alone' if objects else 'fetch it again'
     raise WeightsError(f'{file} {problem}: {fix}') from error
-  while isinstance(content, Mapping) and (key := next((k for k in _KEYS if isinstance(content.get(k), Mapping)), None)):
-    content = content[key]
-  bad = [name for name, tensor in content.items() if not _is_plain(tensor)] if isinstance(content, Mapping) else ['']
+  for _ in _KEYS:  # no `while`: a dict may hold itself
+    inner = [content[key] for key in _KEYS if key in content] if isinstance(content, Mapping) else []
+    content = next((value for value in inner if isinstance(value, Mapping)), content)
+  named = isinstance(content, Mapping) and all(isinstance(name, str) for name in content)
+  bad = [name for name, tensor in content.items() if not _is_plain(tensor)] if named else ['']
   if bad or not content:
     what = f'{bad[0]!r} of type {type(content[bad[0]]).__name__}' if bad and bad[0] else 'no tensors'
-    raise WeightsError(f'{file} has {what}, but must be a state dict: save `model.state_dict()` alone')
+    raise WeightsError(
+      f'{file} has {what}, but must be a state dict: save `model.state_dict()` alone, of dense tensors'
+    )
   prefix = 'module.' if all(name.startswith('module.') for name in content) else ''
   return {name.removeprefix(prefix): tensor for name, tensor in content.items()}
 
