@@ -112,7 +112,7 @@ def _file(path: Path) -> str:
     return f'{path} is a network of ULMFiT or CoVe: {_IMPORT.format(path)}'
   if kind := form_of(path)[2]:
     return f'{path} is {kind}: {_IMPORT.format(path)}'
-  if re.search(r'\.(zip|tar|tgz|tar\.\w+|7z)$', path.name):
+  if re.search(r'\.(zip|whl|tar|tgz|tar\.\w+|7z)$', path.name):
     return f'{path} is an archive: unpack it and name the folder that it holds'
   is_fasttext = path.suffix == '.bin' and files.read_array(path, 'u1', count=4).tobytes() == FASTTEXT
   if is_fasttext or re.search(
@@ -160,6 +160,14 @@ def _without_safetensors(path: Path, names: list[str], config: Mapping[str, Any]
     return f'{file} is {kind}: {_IMPORT.format(path if form != "gguf" else file)}'
   if lstm := lstm_file(path):
     return f'{lstm} is a network of ULMFiT or CoVe: {_IMPORT.format(path)}'
+  for pattern, (form, kind) in _IMPORTED.items():
+    found = [name for name in names if re.fullmatch(pattern, name)]
+    if len(found) > 1 and ('model_type' in config or form == 'gguf'):
+      whole = re.sub(r'-\d+-of-\d+', '', found[0])
+      fix = (
+        f'name one, such as {path / found[0]}' if whole == found[0] else f'fetch {whole}, or {whole}.index.json as well'
+      )
+      return f'{path} has {len(found)} files, each {kind}: {fix}'
   for pattern, form in _FORMS.items():
     if any(re.fullmatch(pattern, name) for name in names):
       return f'{path} is in {form.format(path=path)}'

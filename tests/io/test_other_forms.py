@@ -27,6 +27,12 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {  # files of a folder, and its s
   'a pickle of another name': ({'best.pth': '', 'config.json': BERT}, 'best.pth is a pickle of PyTorch'),
   'a pickle without config': ({'pytorch_model.bin': ''}, 'no config.json with a "model_type"'),
   'llama.cpp': ({'q4.gguf': ''}, r'q4\.gguf is a model of llama\.cpp: `plm-jax convert import /'),
+  'quantisations': ({'a-q4.gguf': '', 'a-q8.gguf': ''}, r'2 files, each a model of.*: name one, .*/a-q4\.gguf$'),
+  'epochs': ({'1.pt': '', '2.pt': '', 'config.json': BERT}, r'2 files, each a pickle of PyTorch: name one, .*/1\.pt$'),
+  'pickles without an index': (
+    {f'pytorch_model-0000{part}-of-00002.bin': '' for part in (1, 2)} | {'config.json': BERT},
+    r'fetch pytorch_model\.bin, or pytorch_model\.bin\.index\.json as well$',
+  ),
   'fairseq': ({'model.pt': '', 'dict.txt': ''}, "fairseq's format: download"),
   'fairseq BART': ({'model.pt': '', 'encoder.json': {}, 'vocab.bpe': ''}, "fairseq's format"),
   'LLaMA': ({'consolidated.00.pth': '', 'params.json': {}}, r"LLaMA's own.*convert_llama_weights_to_hf --input_dir /"),
@@ -92,6 +98,7 @@ PATHS = {
   'ru/bes': 'no such folder; did you mean ru/best',
   'model.gguf': r'llama\.cpp',
   'model.zip': 'archive: unpack',
+  'package.whl': 'archive: unpack',
   'vectors.vec': 'Word vectors.*plm-jax vectors neighbours --file=vectors.vec',
   'ru/best/model.safetensors': 'single file: name the folder .*, ru/best$',
 }
@@ -101,7 +108,7 @@ PATHS = {
 def test_paths_that_are_no_folders(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
   monkeypatch.chdir(tmp_path)
   write(tmp_path / 'ru', {'best/model.safetensors': ''})
-  for file in ('model.gguf', 'model.zip', 'vectors.vec'):
+  for file in ('model.gguf', 'model.zip', 'package.whl', 'vectors.vec'):
     (tmp_path / file).write_text('')
   with pytest.raises(ConfigError, match=PATHS[name]):
     opened.open(name)
