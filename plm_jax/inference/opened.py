@@ -60,7 +60,7 @@ class Opened:
     if self.settings:
       recipe = sentences.of_objective(self.trunk, self.weights.params, self.task)
       return None if recipe is None or recipe.modes == ('mean',) else recipe
-    return sentences.read(self.folder)
+    return sentences.read(self.folder, width=self.trunk.hidden_dim)
 
   @property
   def similarity(self) -> str:

@@ -280,7 +280,8 @@ def _sentence_files(source: Path, opened: folders.Weights, trunk: nn.Module) -> 
   objective, similarity, recipe = opened.objective, sentences.similarity(source), None
   try:
     is_run = files.is_folder(run_paths.RunFolder(source).checkpoints)
-    recipe = sentences.of_objective(trunk, opened.params, objective) if is_run else sentences.read(source)
+    made = sentences.of_objective(trunk, opened.params, objective) if is_run else None
+    recipe = made if is_run else sentences.read(source, width=trunk.hidden_dim)
   except WeightsError as error:
     log.warning(f'sentence vectors are not converted: {error}')
   if recipe is None:

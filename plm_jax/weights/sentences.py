@@ -59,8 +59,11 @@ class Recipe(NamedTuple):
   with_prompt: bool = True  # its tokens are pooled too
 
 
-def read(folder: Path) -> Recipe | None:
-  """Read a sentence-transformers recipe, or None; raise WeightsError for unsupported modules."""
+def read(folder: Path, *, width: int) -> Recipe | None:
+  """Read a sentence-transformers recipe, or None; raise WeightsError for unsupported modules.
+
+  `width` is that of a token state.
+  """
   modules = model_folders.modules(folder)
   if not modules:
     if files.is_file(folder / model_folders.MODULES):
@@ -73,10 +76,12 @@ def read(folder: Path) -> Recipe | None:
   by_name = prompts.get('prompts') or {}
   if not isinstance(by_name, dict):
     raise WeightsError(f'{folder / _PROMPTS}: prompts must be an object of texts by name: fetch it again')
-  prompt = by_name.get(prompts.get('default_prompt_name')) or ''
+  name = prompts.get('default_prompt_name') or ''
+  if not isinstance(prompt := by_name.get(name, '' if not name else None) if isinstance(name, str) else None, str):
+    raise WeightsError(f'{folder / _PROMPTS}: default_prompt_name={name!r} names no text in prompts: correct it')
   tokenizer = model_folders.read_object(main / 'tokenizer_config.json')
   length = about.get('max_seq_length') or tokenizer.get('model_max_length')
-  if not isinstance(length, int | float | None) or (length or 1) < 1:
+  if not isinstance(length, int | float | None) or not 1 <= (length or 1) < float('inf'):
     raise WeightsError(f'{named[0]}: max_seq_length={length!r} must be an integer of at least 1: correct it')
   recipe = Recipe((), (), None if length is None else int(length), bool(about.get('do_lower_case')), prompt)
   for index, module in enumerate(modules):
@@ -88,17 +93,23 @@ def read(folder: Path) -> Recipe | None:
       raise WeightsError(f'{folder}: {module.get("path")}/{_CONFIG} is missing: fetch that folder of the model as well')
     odd = {config.get(f'module_{end}_name') for end in ('input', 'output')} - {None, 'sentence_embedding'}
     if kind == 'Pooling' and not recipe.modes:
-      recipe = recipe._replace(modes=_modes(config), with_prompt=config.get('include_prompt', True))
+      recipe = recipe._replace(modes=_modes(place / _CONFIG, config), with_prompt=config.get('include_prompt', True))
     elif kind == 'Normalize' and not odd:
       recipe = recipe._replace(layers=(*recipe.layers, None))
     elif kind == 'Dense' and recipe.modes and not odd and not config.get('use_residual'):
       recipe = recipe._replace(layers=(*recipe.layers, _dense(place, config)))
     elif kind != 'Dropout':
       raise WeightsError(
-        f"{folder}: module {kind} ({place.name}) of sentence-transformers is not supported: encode(..., pool='mean') "
-        'gives the mean state without it'
+        f'{folder}: module {kind} ({module.get("path") or index}) of sentence-transformers is not supported: '
+        "encode(..., pool='mean') gives the mean state, and in commands a copy without modules.json"
       )
-  return recipe if recipe.modes else recipe._replace(modes=('mean',))
+  recipe = recipe if recipe.modes else recipe._replace(modes=('mean',))
+  width *= len(recipe.modes)
+  for layer in filter(None, recipe.layers):
+    if len(layer.kernel) != width:
+      raise WeightsError(f'{folder}: a Dense layer reads {len(layer.kernel)} numbers of {width}: fetch its files again')
+    width = layer.kernel.shape[1]
+  return recipe
 
 
 def similarity(folder: Path) -> str:
@@ -113,27 +124,36 @@ def is_mean(recipe: Recipe) -> bool:
   return tuple(recipe.modes) == ('mean',) and not recipe.layers and recipe.with_prompt
 
 
-def _modes(config: Mapping[str, Any]) -> tuple[str, ...]:
+def _modes(file: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
   given = config.get('pooling_mode') or [mode for field, mode in _MODES.items() if config.get(field)] or 'mean'
-  modes = (given,) if isinstance(given, str) else tuple(given)
-  if unknown := sorted(set(modes) - set(_MODES.values())):
-    raise WeightsError(f'1_Pooling: unknown pooling {unknown[0]!r}; choices are {", ".join(_MODES.values())}')
+  modes = tuple(given) if isinstance(given, list) else (given,)
+  if unknown := [mode for mode in modes if mode not in _MODES.values()]:
+    raise WeightsError(f'{file}: unknown pooling {unknown[0]!r}; choices are {", ".join(_MODES.values())}')
   return modes
 
 
 def _dense(folder: Path, config: Mapping[str, Any]) -> Dense:
   name = str(config.get('activation_function', 'Tanh')).rpartition('.')[2]
-  if not files.is_file(folder / release.SINGLE):
+  if not files.is_file(file := folder / release.SINGLE):
+    pickled = (
+      f"; a pickle is not read. Write it: `SentenceTransformer('{folder.parent}').save('NEW')` in Python with "
+      'sentence-transformers'
+    )
     raise WeightsError(
-      f"{folder} has no {release.SINGLE}; a pickle is not read. Write it: `SentenceTransformer('{folder.parent}')."
-      f"save('NEW')` in Python with sentence-transformers"
+      f'{folder} has no {file.name}{pickled if files.is_file(folder / "pytorch_model.bin") else ": fetch it as well"}'
     )
   if name not in _ACTIVATIONS:
     raise WeightsError(f'{folder}: activation {name} is not supported; choices are {", ".join(_ACTIVATIONS)}')
-  container = tensor_files.Container(folder / release.SINGLE)
-  kernel = np.asarray(container.read('linear.weight'), np.float32).T
-  has_bias = 'linear.bias' in container.tensors
-  bias = np.asarray(container.read('linear.bias') if has_bias else np.zeros(kernel.shape[1]), np.float32)
+  container = tensor_files.Container(file)
+  arrays = {name: np.asarray(container.read(name), np.float32) for name in container.tensors}
+  kernel = arrays.get('linear.weight', np.zeros(0)).T
+  bias = arrays.get('linear.bias', np.zeros(kernel.shape[-1], np.float32))
+  if (
+    kernel.ndim != 2 or bias.shape != kernel.shape[1:] or not all(np.isfinite(array).all() for array in arrays.values())
+  ):
+    raise WeightsError(
+      f'{file} holds no finite linear.weight [outputs, inputs] and linear.bias [outputs]: fetch it again'
+    )
   return Dense(kernel, bias, _ACTIVATIONS[name])
 
 

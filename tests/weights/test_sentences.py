@@ -144,6 +144,7 @@ def test_tokens_of_a_prompt_may_be_left_out(released: pathlib.Path, tmp_path: pa
   np.testing.assert_allclose(plm_jax.load(folder).encode('a'), states.mean(0), atol=1e-5)
 
 
+BIAS, LAYER = np.zeros(5, 'f4'), r'2_Dense/model.safetensors holds no finite linear.weight \[outputs, inputs\] and'
 MISTAKES = {
   'a module': ([('LSTM', {}, {})], r"module LSTM \(1_LSTM\).*pool='mean'"),
   'a pooling': ([('Pooling', {'pooling_mode': 'median'}, {})], 'median.*lasttoken'),
@@ -151,7 +152,20 @@ MISTAKES = {
     [('Pooling', {}, {}), ('Dense', {'activation_function': 'x.Swish2'}, {'linear.weight': np.eye(32, dtype='f4')})],
     'Swish2',
   ),
-  'a pickle': ([('Pooling', {}, {}), ('Dense', {}, {})], r'2_Dense has no model.safetensors.*save'),
+  'no layer': ([('Pooling', {}, {}), ('Dense', {}, {})], r'2_Dense has no model.safetensors: fetch it as well'),
+  'a pooling of no text': ([('Pooling', {'pooling_mode': [1, {}]}, {})], '1_Pooling/config.json: unknown pooling 1'),
+  'other tensors': ([('Pooling', {}, {}), ('Dense', {}, {'x': BIAS})], LAYER),
+  'a layer of one axis': ([('Pooling', {}, {}), ('Dense', {}, {'linear.weight': BIAS})], LAYER),
+  'another bias': (
+    [('Pooling', {}, {}), ('Dense', {}, {'linear.weight': np.ones((8, 32), 'f4'), 'linear.bias': BIAS})], LAYER,
+  ),
+  'not a number': ([('Pooling', {}, {}), ('Dense', {}, {'linear.weight': np.full((4, 32), np.nan, 'f4')})], LAYER),
+  'another width': (
+    [('Pooling', {}, {}), ('Dense', {}, {'linear.weight': np.eye(8, 31, dtype='f4')})], 'reads 31 numbers of 32: fetch',
+  ),
+  'another width between layers': (
+    [('Pooling', {}, {})] + 2 * [('Dense', {}, {'linear.weight': np.eye(8, 32, dtype='f4')})], 'reads 32 numbers of 8',
+  ),
 }  # fmt: skip
 
 
@@ -161,7 +175,9 @@ def test_what_is_not_supported_is_named(name: str, released: pathlib.Path, tmp_p
   folder = write(tmp_path / 'a', released, *modules)
   with pytest.raises(ConfigError, match=message):
     plm_jax.load(folder).encode('a')
-  assert plm_jax.load(folder).encode('a', pool='mean').shape == (32,)
+  mean = plm_jax.load(folder).encode('a', pool='mean')
+  (folder / 'modules.json').unlink()
+  np.testing.assert_array_equal(plm_jax.load(folder).encode('a'), mean)
 
 
 def remove(file: str) -> Any:
@@ -178,6 +194,15 @@ PARTS = {
   'prompts': (replace('config_sentence_transformers.json', '{"prompts": ["a"]}'), 'prompts must be an object'),
   'modules': (replace('modules.json', '{}'), 'modules.json is not a list of modules: fetch it again'),
   'a length': (replace('sentence_bert_config.json', '{"max_seq_length": "24"}'), "max_seq_length='24' must be"),
+  'no number': (replace('sentence_bert_config.json', '{"max_seq_length": NaN}'), 'max_seq_length=nan must be'),
+  'no end': (replace('sentence_bert_config.json', '{"max_seq_length": 1e999}'), 'max_seq_length=inf must be'),
+  **{
+    f'a prompt {prompts} {name}': (
+      replace('config_sentence_transformers.json', f'{{"prompts": {prompts}, "default_prompt_name": {name}}}'),
+      'default_prompt_name=.* names no text in prompts: correct it',
+    )
+    for prompts, name in (('{"q": 3}', '"q"'), ('{"q": "a"}', '"p"'), ('{"q": "a"}', '["q"]'))
+  },
   'another first module': (
     lambda folder: (folder / 'modules.json').write_text(
       (folder / 'modules.json').read_text().replace('Transformer', 'StaticEmbedding')
@@ -185,6 +210,13 @@ PARTS = {
     'module StaticEmbedding',
   ),
 }  # fmt: skip
+
+
+def test_a_pickled_layer_has_a_fix(released: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  folder = write(tmp_path / 'a', released, ('Pooling', {}, {}), ('Dense', {}, {}))
+  (folder / '2_Dense' / 'pytorch_model.bin').write_bytes(b'')
+  with pytest.raises(ConfigError, match=r'2_Dense has no model.safetensors; a pickle .*save'):
+    plm_jax.load(folder).encode('a')
 
 
 @pytest.mark.parametrize('name', PARTS)
