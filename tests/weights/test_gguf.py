@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,8 @@ def test_tokens(own: str, tmp_path: pathlib.Path) -> None:
 BAD = {
   'another architecture': ({'architecture': 'qwen2'}, 'is a qwen2, but only LLaMA is read from GGUF'),
   'experts': ({'llama__expert_count': 8}, 'is a llama of experts'),
+  'a template of no text': ({'tokenizer__chat_template': 3}, 'is damaged or no GGUF (data must be str'),
+  'a period of no number': ({'llama__rope__freq_base': 'x'}, 'is damaged or no GGUF'),
   'yarn': ({'llama__rope__scaling__type': 'yarn'}, 'rotary positions (yarn)'),
 }
 
@@ -193,6 +196,21 @@ BAD = {
 def test_what_is_not_read(name: str, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
   about, message = BAD[name]
   write(tmp_path / 'm.gguf', **about)
+  check_refused(tmp_path, capfd, message)
+
+
+TOKENIZERS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+  'no merges': (lambda: {name: value for name, value in byte_bpe('smollm').items() if name != 'merges'}, "no 'merges'"),
+  'few types': (lambda: {**byte_bpe('smollm'), 'token_type': [1, 1]}, 'list index out of range'),
+  'few scores': (lambda: {**pieces(), 'scores': [0.5]}, 'is shorter'),
+  'numbers': (lambda: {**byte_bpe('smollm'), 'tokens': list(range(300))}, 'is damaged or no GGUF'),
+}
+
+
+@pytest.mark.parametrize('name', TOKENIZERS)
+def test_tokenizers_that_cannot_be(name: str, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+  own, message = TOKENIZERS[name]
+  write(tmp_path / 'm.gguf', own=own())
   check_refused(tmp_path, capfd, message)
 
 

@@ -60,10 +60,17 @@ def read(file: Path, folder: Path) -> Converted:
   try:
     content = Reader(files.local_path(file, what='SRC'))
     about = {name: field.contents() for name, field in content.fields.items()}
+    tensors = {tensor.name: tensor for tensor in content.tensors}
+    config = _config(file, about, tensors)
+    files.write_json(folder / CONFIG, config)
+    own = {key.removeprefix('tokenizer.ggml.'): value for key, value in about.items() if key.startswith('tokenizer.')}
+    if own.get('model') == 'llama' or (own.get('model') == 'gpt2' and own.get('pre', 'default') in _SPLITS):
+      _write_tokenizer(folder, own)
+    elif 'model' in own:
+      log.warning(f'{file}: its tokenizer {own["model"]} {own.get("pre", "")} is not supported and left out')
   except (ValueError, LookupError, OverflowError, TypeError) as error:
-    raise WeightsError(f'{file} is damaged or no GGUF ({error}): fetch it again') from error
-  tensors = {tensor.name: tensor for tensor in content.tensors}
-  config = _config(file, about, tensors)
+    problem = f'no {error}' if isinstance(error, KeyError) else str(error)[:80]
+    raise WeightsError(f'{file} is damaged or no GGUF ({problem}): fetch it again') from error
   heads = {'attn_q': config['num_attention_heads'], 'attn_k': config['num_key_value_heads']}
 
   def leaf(tensor: Any, kind: str) -> Leaf:
@@ -88,12 +95,6 @@ def read(file: Path, folder: Path) -> Converted:
     layer, kind, end = match.groups()
     theirs = f'{"" if layer is None else f"model.layers.{layer}."}{_NAMES.get(kind, kind)}{end}'
     leaves[theirs] = leaf(tensors[name], kind)
-  files.write_json(folder / CONFIG, config)
-  own = {key.removeprefix('tokenizer.ggml.'): value for key, value in about.items() if key.startswith('tokenizer.')}
-  if own.get('model') == 'llama' or (own.get('model') == 'gpt2' and own.get('pre', 'default') in _SPLITS):
-    _write_tokenizer(folder, own)
-  else:
-    log.warning('%s: its tokenizer %s %s is not supported and left out', file, own.get('model'), own.get('pre'))
   return Converted(file, config, leaves)
 
 
@@ -156,7 +157,8 @@ def _write_tokenizer(folder: Path, own: Mapping[str, Any]) -> None:
   ids = {role: own.get(f'{key}_token_id', len(tokens)) for role, key in _ROLES.items()}
   roles = {role: tokens[index] for role, index in ids.items() if index < len(tokens)}
   if own['model'] == 'llama':
-    pieces = tuple(map(spm.Piece, tokens, own.get('scores') or [0.0] * len(tokens), types))
+    scores = own.get('scores') or [0.0] * len(tokens)
+    pieces = tuple(spm.Piece(*piece) for piece in zip(tokens, scores, types, strict=True))
     prefix, strip = own.get('add_space_prefix', True), own.get('remove_extra_whitespaces', False)
     unknown = ids['unk'] if 'unk' in roles else 0
     spec = spm.spec(spm.Model(pieces, spm.BPE, spm.BYTE in types, unknown, b'', prefix, strip, {}))
