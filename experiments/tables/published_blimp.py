@@ -18,9 +18,9 @@ PAPERS = {  # Salazar et al. score cased BERT
   'roberta-large': 86.5,
 }
 FETCH = (
-  "python -c \"import datasets, pathlib; pathlib.Path('{data}/blimp').mkdir(exist_ok=True); names = datasets."
-  "get_dataset_config_names('nyu-mll/blimp'); datasets.concatenate_datasets([datasets.load_dataset('nyu-mll/blimp', "
-  "name, split='train') for name in names]).to_json('{data}/blimp/test.jsonl')\""
+  "python -c \"import datasets; names = datasets.get_dataset_config_names('nyu-mll/blimp'); datasets."
+  "concatenate_datasets([datasets.load_dataset('nyu-mll/blimp', name, split='train') for name in names])."
+  "to_json('{data}/blimp/test.jsonl')\""
 )
 FEW = '+'.join(f'test[{1000 * kind}:{1000 * kind + 20}]' for kind in range(67))
 

@@ -21,8 +21,9 @@ ZERO_SHOT, LAST_WORD, CLOZE = 'gpt/zero_shot.py:windows', 'gpt/zero_shot.py:lamb
 CLOSED = 'its de-tokenizer was not released'
 TOKENS = 'the paper judges the last token, with a filter of stop words'
 RAW = (
-  "python -c \"import datasets, pathlib; pathlib.Path('{data}/wikitext_2_raw').mkdir(); open('{data}/wikitext_2_raw/"
-  "test.txt', 'w').write('\\n\\n'.join(datasets.load_dataset('wikitext', 'wikitext-2-raw-v1', split='test')['text']))\""
+  "python -c \"import datasets, pathlib; file = pathlib.Path('{data}/wikitext_2_raw/test.txt'); file.parent.mkdir("
+  "parents=True, exist_ok=True); file.write_text('\\n\\n'.join(datasets.load_dataset('wikitext', 'wikitext-2-raw-v1', "
+  "split='test')['text']))\""
 )
 CBT = (
   "python -c \"import datasets; datasets.load_dataset('cam-cst/cbt', '{kind}', split='test')."

@@ -107,8 +107,10 @@ def _parser() -> command.Parser:
 
 
 def _check_weights(arguments: argparse.Namespace) -> None:
-  if (arguments.scale == 'published') != (arguments.weights is not None):
-    raise ConfigError('--scale=published and --weights=DIR, the folder of the weights, go together: add the other one.')
+  if arguments.weights is None and arguments.scale == 'published':
+    raise ConfigError('--scale=published needs --weights=DIR: add the folder that holds the folders of the weights.')
+  if arguments.weights is not None and arguments.scale != 'published':
+    raise ConfigError(f'--weights is for --scale=published, not {arguments.scale}: write that, or remove --weights.')
   if arguments.weights is not None and (arguments.cost or arguments.corpus):
     raise ConfigError(f'--scale=published pre-trains nothing: remove {"--cost" if arguments.cost else "--corpus"}.')
 

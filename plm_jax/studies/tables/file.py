@@ -195,12 +195,11 @@ def read(name: str, scale: str, *, seeds: int | None = None, first_seed: int = 0
   file, _, words = name.partition(':')
   path = files.path(file)
   if path.suffix != '.py' or not files.is_file(path):
-    raise ConfigError(
-      f'{file}: there is no such table file.{errors.suggest(file, table_files())} There are: {_listed()}.'
-    )
+    similar = errors.suggest(file, table_files()) or f' There are: {errors.listed(table_files())}.'
+    raise ConfigError(f'{file}: there is no such table file.{similar}')
   data = call(files.followed(path), lambda module: _call(module, scale, words))
   if data is None:
-    raise ConfigError(f'{name}: not a table file (it has no get_table). There are: {_listed()}.')
+    raise ConfigError(f'{name}: not a table file (it has no get_table). There are: {errors.listed(table_files())}.')
   if not isinstance(data, Mapping):
     raise ConfigError(f'{name}: get_table returned {type(data).__name__}; expected a dict.')
   claims = data.get('claims', ())
@@ -234,10 +233,6 @@ def _call(module: ModuleType, scale: str, words: str) -> Any:
   if len(inspect.signature(module.get_table).parameters) < 2:
     raise ValueError(f'this table takes no argument: remove {words!r} and the colon.')
   return module.get_table(scale, words)
-
-
-def _listed() -> str:
-  return ', '.join(table_files()) or 'none'
 
 
 def _mapping(data: Mapping[str, Any], key: str, label: str) -> Mapping[str, Any]:

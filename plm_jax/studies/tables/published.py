@@ -135,7 +135,7 @@ def _open(path: str, split: str, fetch: str, *, makes: bool) -> tuple[str, int]:
     with made.watching(makes=makes):
       return '', len(sources.open_source(path, split=first.name if first.by_tokens else split))
   except (FileNotFoundError, made.Unmade):
-    return f'{path} ({split}) is missing. {f"Run: {fetch}" if fetch else "Name its folder with --data=DIR."}', 0
+    return f'{path} ({split}) is missing. {f"Run: {fetch}" if fetch else "Name its folder with --data=DIR"}', 0
   except (OSError, ValueError, ModuleNotFoundError) as error:
     return str(error), 0
 

@@ -3,10 +3,14 @@
 import dataclasses
 import gzip
 import json
+import shlex
+import sys
+import types
 
 import numpy as np
 import pytest
 
+from experiments.tables import published_gpt2
 from plm_jax.commands import evaluate, tables
 from plm_jax.core.errors import ConfigError
 from plm_jax.studies.tables import cells, file, making, picture, published, render, run_folders, runs
@@ -72,6 +76,7 @@ def test_what_is_missing_is_listed_with_the_command_that_fetches_it(name, tmp_pa
   for row in table.rows.values():
     place = tmp_path / 'weights' / row.folder
     assert f'{place} is missing. Run: {row.fetch.format(place=place) or f"hf download {row.id}"}' in printed
+    assert 'DIR..' not in printed
     assert row.published or row.limits or not row.folder.startswith('bert')
   with pytest.raises(ConfigError, match=r'nothing to run\..*is missing\. Run: .*--print lists'):
     tables.main([name, *flags])
@@ -99,11 +104,26 @@ def test_names_that_are_misspelt_have_the_nearest(mine):
     file.read('experiments/tables/published_glue.py', 'small')
   with pytest.raises(ConfigError, match=r"no scale 'published': add --scale=tiny"):
     file.read('experiments/tables/bert_6.py', 'published')
-  for flags in (['--scale=published'], ['--weights=x']):
-    with pytest.raises(ConfigError, match='go together'):
+  for flags, message in (
+    (['--scale=published'], 'needs --weights=DIR: add the folder'),
+    (['--weights=x'], r'--weights is for --scale=published, not small: write that, or remove --weights\.'),
+    (['--weights=x', '--scale=publishd'], 'not publishd: write that, or'),
+  ):
+    with pytest.raises(ConfigError, match=message):
       tables.main([str(mine / 'mine.py'), *flags])
+  with pytest.raises(ConfigError, match=r"no such table file\. Did you mean '.*published_gpt2\.py'") as caught:
+    tables.main(['experiments/tables/published_gpt.py', '--scale=published', '--weights=x'])
+  assert len(str(caught.value)) <= 240
   with pytest.raises(ConfigError, match=r'there is no such folder'):
     tables.main([str(mine / 'mine.py'), '--scale=published', f'--weights={mine / "no"}', f'--workdir={mine / "w"}'])
+
+
+def test_commands_that_fetch_make_their_folder(tmp_path, monkeypatch):
+  command = published_gpt2.RAW.format(data=tmp_path / 'runs' / 'data')
+  fake = types.SimpleNamespace(load_dataset=lambda *names, split: {'text': ['a', 'b']})
+  monkeypatch.setitem(sys.modules, 'datasets', fake)
+  exec(shlex.split(command)[2])  # noqa: S102 (the command of our own message)
+  assert (tmp_path / 'runs/data/wikitext_2_raw/test.txt').read_text() == 'a\n\nb'
 
 
 def test_other_weights_are_another_run(mine):
