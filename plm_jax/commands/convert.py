@@ -86,9 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   else:
     from plm_jax.training.init_sources import unfinished
 
-    step, part = arguments.step, arguments.part or 'trunk'
-    if step is None:
-      step = 'best'
+    step, part = 'best' if arguments.step is None else arguments.step, arguments.part or 'trunk'
     names = (arguments.heads or '').split(',')
     heads = None if arguments.heads is None else [name for name in names if name and name != 'none']
     for at, steps in unfinished([{'source': str(source), 'step': step}]).values():

@@ -60,10 +60,7 @@ class Recipe(NamedTuple):
 
 
 def read(folder: Path, *, width: int) -> Recipe | None:
-  """Read a sentence-transformers recipe, or None; raise WeightsError for unsupported modules.
-
-  `width` is that of a token state.
-  """
+  """Read the recipe for states of `width` numbers, or None; raise WeightsError for unsupported modules."""
   modules = model_folders.modules(folder)
   if not modules:
     if files.is_file(folder / model_folders.MODULES):
@@ -77,7 +74,8 @@ def read(folder: Path, *, width: int) -> Recipe | None:
   if not isinstance(by_name, dict):
     raise WeightsError(f'{folder / _PROMPTS}: prompts must be an object of texts by name: fetch it again')
   name = prompts.get('default_prompt_name') or ''
-  if not isinstance(prompt := by_name.get(name, '' if not name else None) if isinstance(name, str) else None, str):
+  prompt = next((text for key, text in {'': '', **by_name}.items() if key == name), None)
+  if not isinstance(prompt, str):
     raise WeightsError(f'{folder / _PROMPTS}: default_prompt_name={name!r} names no text in prompts: correct it')
   tokenizer = model_folders.read_object(main / 'tokenizer_config.json')
   length = about.get('max_seq_length') or tokenizer.get('model_max_length')
@@ -91,25 +89,22 @@ def read(folder: Path, *, width: int) -> Recipe | None:
     config = model_folders.read_object(place / _CONFIG) if files.is_inside(place, folder) else {}
     if kind in ('Pooling', 'Dense') and not files.is_file(place / _CONFIG):
       raise WeightsError(f'{folder}: {module.get("path")}/{_CONFIG} is missing: fetch that folder of the model as well')
-    odd = {config.get(f'module_{end}_name') for end in ('input', 'output')} - {None, 'sentence_embedding'}
+    names = [config.get(f'module_{end}_name') for end in ('input', 'output')]
+    odd = any(name not in (None, 'sentence_embedding') for name in names)
     if kind == 'Pooling' and not recipe.modes:
       recipe = recipe._replace(modes=_modes(place / _CONFIG, config), with_prompt=config.get('include_prompt', True))
+      width *= len(recipe.modes)
     elif kind == 'Normalize' and not odd:
       recipe = recipe._replace(layers=(*recipe.layers, None))
     elif kind == 'Dense' and recipe.modes and not odd and not config.get('use_residual'):
-      recipe = recipe._replace(layers=(*recipe.layers, _dense(place, config)))
+      recipe = recipe._replace(layers=(*recipe.layers, layer := _dense(place, config, width)))
+      width = layer.kernel.shape[1]
     elif kind != 'Dropout':
       raise WeightsError(
         f'{folder}: module {kind} ({module.get("path") or index}) of sentence-transformers is not supported: '
         "encode(..., pool='mean') gives the mean state, and in commands a copy without modules.json"
       )
-  recipe = recipe if recipe.modes else recipe._replace(modes=('mean',))
-  width *= len(recipe.modes)
-  for layer in filter(None, recipe.layers):
-    if len(layer.kernel) != width:
-      raise WeightsError(f'{folder}: a Dense layer reads {len(layer.kernel)} numbers of {width}: fetch its files again')
-    width = layer.kernel.shape[1]
-  return recipe
+  return recipe if recipe.modes else recipe._replace(modes=('mean',))
 
 
 def similarity(folder: Path) -> str:
@@ -132,28 +127,20 @@ def _modes(file: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
   return modes
 
 
-def _dense(folder: Path, config: Mapping[str, Any]) -> Dense:
+def _dense(folder: Path, config: Mapping[str, Any], width: int) -> Dense:
   name = str(config.get('activation_function', 'Tanh')).rpartition('.')[2]
   if not files.is_file(file := folder / release.SINGLE):
-    pickled = (
-      f"; a pickle is not read. Write it: `SentenceTransformer('{folder.parent}').save('NEW')` in Python with "
-      'sentence-transformers'
-    )
-    raise WeightsError(
-      f'{folder} has no {file.name}{pickled if files.is_file(folder / "pytorch_model.bin") else ": fetch it as well"}'
-    )
+    write = f"`SentenceTransformer('{folder.parent}').save('NEW')` in Python with sentence-transformers"
+    raise WeightsError(f'{folder} has no {file.name}: fetch it, or write it from a pickle, which is not read: {write}')
   if name not in _ACTIVATIONS:
     raise WeightsError(f'{folder}: activation {name} is not supported; choices are {", ".join(_ACTIVATIONS)}')
   container = tensor_files.Container(file)
   arrays = {name: np.asarray(container.read(name), np.float32) for name in container.tensors}
   kernel = arrays.get('linear.weight', np.zeros(0)).T
-  bias = arrays.get('linear.bias', np.zeros(kernel.shape[-1], np.float32))
-  if (
-    kernel.ndim != 2 or bias.shape != kernel.shape[1:] or not all(np.isfinite(array).all() for array in arrays.values())
-  ):
-    raise WeightsError(
-      f'{file} holds no finite linear.weight [outputs, inputs] and linear.bias [outputs]: fetch it again'
-    )
+  bias = arrays.get('linear.bias', np.zeros(kernel.shape[-1:], np.float32))
+  is_finite = all(np.isfinite(array).all() for array in arrays.values())
+  if kernel.shape != (width, *bias.shape) or bias.ndim != 1 or not is_finite:
+    raise WeightsError(f'{file} holds no finite linear.weight [outputs, {width}] and linear.bias: fetch it again')
   return Dense(kernel, bias, _ACTIVATIONS[name])
 
 

@@ -105,7 +105,7 @@ def check(name: str, names: Sequence[str], *, path: str) -> None:
     elif 'train' in names:
       fix += " To hold a part out: data.split='train[:95%]' and eval.validation.data.split='train[95%:]'"
     else:
-      fix += ' None of them is for training: use other data, or set data.split'
+      fix += f' None of them is for training: set its split, such as split={"".join(names[:1])!r}, or use other data'
     raise ValueError(f'there is no split {name!r} in {path!r}: there are {errors.listed(names)}{fix}')
 
 

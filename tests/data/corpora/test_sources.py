@@ -106,7 +106,7 @@ def test_a_missing_evaluation_split_is_not_said_to_be_for_training(tmp_path):
   (tmp_path / 'test.jsonl').write_text('{"text": "a cat"}\n')
   with pytest.raises(ValueError, match="Set its split, such as split='test'"):
     sources.open_source(str(tmp_path), split='validation', cache=str(tmp_path / 'cache'))
-  with pytest.raises(ValueError, match='None of them is for training'):
+  with pytest.raises(ValueError, match="None of them is for training: set its split, such as split='test'"):
     sources.open_source(str(tmp_path), split='train', cache=str(tmp_path / 'cache'))
 
 
