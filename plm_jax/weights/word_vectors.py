@@ -208,7 +208,8 @@ def write(file: files.Where, vectors: WordVectors, *, form: Form) -> int:
   one_of('form', form, Form)
   if form == 'fasttext':
     if vectors.letters is None:
-      raise ValueError(f"{file}: form=fasttext needs n-grams, of a run of objective 'fasttext' or a file of fastText")
+      needs = "needs n-grams, of a run of objective 'fasttext' or a file of fastText; form=binary writes words alone"
+      raise ValueError(f'{file}: form=fasttext {needs}')
     fasttext_files.write(files.path(file), vectors.words, vectors.letters)
     return len(vectors.words)
   writable = [index for index, word in enumerate(vectors.words) if word.split() == [word]]
