@@ -87,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from plm_jax.training.init_sources import unfinished
 
     step, part = 'best' if arguments.step is None else arguments.step, arguments.part or 'trunk'
-    names = (arguments.heads or '').split(',')
-    heads = None if arguments.heads is None else [name for name in names if name and name != 'none']
+    names = arguments.heads
+    heads = None if names is None else [name for name in names.split(',') if name not in ('', 'none')]
     for at, steps in unfinished([{'source': str(source), 'step': step}]).values():
       log.warning(f'{source} stopped at step {at} of {steps}: continue it with the command that began it, then export')
     if form == 'peft':

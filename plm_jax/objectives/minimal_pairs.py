@@ -103,9 +103,10 @@ def make(
   kind, model, sentences = _bind(trunk, vocab, own, template, begin=begin, needed=needed, user=user)
   if masking != 'token' and (kind == 'blank' or sentences.mask_id is None):
     why = 'which fills one blank' if kind == 'blank' else 'whose sentences are read without masks'
-    raise ValueError(
-      f"{user}: objective.masking={masking!r} is not for this {type(trunk).__name__}, {why}: use masking='token'"
-    )
+    name = type(trunk).__name__
+    raise ValueError(f"{user}: objective.masking={masking!r} is not for this {name}, {why}: use masking='token'")
+  if not begin and kind != 'causal':
+    raise ValueError(f'{user}: objective.begin=False is for decoders, not for this {type(trunk).__name__}: remove it')
   sentences = sentences._replace(rest_of_word=masking == 'word_l2r')
   writes = kind in ('sentinel', 'text', 'blank')
   reader = answers.make_reader(trunk, vocab, user=user, start=start, mask=None, rows=1) if writes else None

@@ -233,19 +233,17 @@ def _check(folder: Path, about: Mapping[str, Any]) -> None:
     what = f'PEFT method {kind}' if kind != 'LORA' else f'LoRA with {odd[0]}'
     raise WeightsError(f'{folder}: {what} is not supported: {_merge(about, folder)}')
   if not files.is_file(folder / TENSORS):
-    old = (
+    if not files.is_file(folder / 'adapter_model.bin'):
+      raise WeightsError(f'{folder}: {TENSORS} is missing: fetch it')
+    raise WeightsError(
       f'{folder} has only adapter_model.bin, a pickle that can execute code. If you trust it, in Python: '
       f"`{_loaded(about, folder)}.save_pretrained('{folder}')` adds {TENSORS}"
-    )
-    raise WeightsError(
-      old if files.is_file(folder / 'adapter_model.bin') else f'{folder}: {TENSORS} is missing: fetch it'
     )
 
 
 def _merge(about: Mapping[str, Any], folder: Path) -> str:
-  return (
-    f"merge it: `{_loaded(about, folder)}.merge_and_unload().save_pretrained('NEW')`, and copy the tokenizer to NEW"
-  )
+  loaded = _loaded(about, folder)
+  return f"merge it: `{loaded}.merge_and_unload().save_pretrained('NEW')`, and copy the tokenizer to NEW"
 
 
 def _loaded(about: Mapping[str, Any], folder: Path) -> str:

@@ -89,8 +89,7 @@ def read(folder: Path, *, width: int) -> Recipe | None:
     config = model_folders.read_object(place / _CONFIG) if files.is_inside(place, folder) else {}
     if kind in ('Pooling', 'Dense') and not files.is_file(place / _CONFIG):
       raise WeightsError(f'{folder}: {module.get("path")}/{_CONFIG} is missing: fetch that folder of the model as well')
-    names = [config.get(f'module_{end}_name') for end in ('input', 'output')]
-    odd = any(name not in (None, 'sentence_embedding') for name in names)
+    odd = any(config.get(f'module_{end}_name') not in (None, 'sentence_embedding') for end in ('input', 'output'))
     if kind == 'Pooling' and not recipe.modes:
       recipe = recipe._replace(modes=_modes(place / _CONFIG, config), with_prompt=config.get('include_prompt', True))
       width *= len(recipe.modes)

@@ -234,6 +234,12 @@ def test_masks_of_words_are_refused_where_nothing_is_masked(name, heads):
     minimal_pairs.make(trunk=trunk, vocab=tiny.VOCAB, heads=heads, masking='word_l2r')
 
 
+@pytest.mark.parametrize('heads', [('trunk', 'mlm'), ('trunk', 'rtd')])
+def test_begin_is_refused_where_nothing_begins_with_it(heads):
+  with pytest.raises(ValueError, match=r'objective\.begin=False is for decoders, not for this .*: remove it'):
+    minimal_pairs.make(trunk=tiny.make_trunk('bert'), vocab=tiny.VOCAB, heads=heads, begin=False)
+
+
 @pytest.mark.parametrize('kind', ['mlm', 'causal_lm'])
 def test_a_run_of_pre_training_measures_it(kind, data, tmp_path):
   block = {'name': 'minimal_pairs', 'path': str(write(tmp_path / 'data')), 'cache': str(tmp_path / 'cache')}

@@ -72,9 +72,7 @@ def state(file: Path) -> dict[str, Any]:
   bad = [name for name, tensor in content.items() if not _is_plain(tensor)] if named else ['']
   if bad or not content:
     what = f'{bad[0]!r} of type {type(content[bad[0]]).__name__}' if bad and bad[0] else 'no tensors'
-    raise WeightsError(
-      f'{file} has {what}, but must be a state dict: save `model.state_dict()` alone, of dense tensors'
-    )
+    raise WeightsError(f'{file} has {what}, but must be a state dict: save a dense `model.state_dict()` alone')
   prefix = 'module.' if all(name.startswith('module.') for name in content) else ''
   return {name.removeprefix(prefix): tensor for name, tensor in content.items()}
 
