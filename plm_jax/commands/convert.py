@@ -86,7 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   else:
     from plm_jax.training.init_sources import unfinished
 
-    step, part = 'best' if arguments.step is None else arguments.step, arguments.part or 'trunk'
+    step, part = arguments.step, arguments.part or 'trunk'
+    if step is None:
+      step = 'best'
     names = arguments.heads
     heads = None if names is None else [name for name in names.split(',') if name not in ('', 'none')]
     for at, steps in unfinished([{'source': str(source), 'step': step}]).values():

@@ -60,7 +60,7 @@ class Recipe(NamedTuple):
 
 
 def read(folder: Path, *, width: int) -> Recipe | None:
-  """Read the recipe for states of `width` numbers, or None; raise WeightsError for unsupported modules."""
+  """Read the recipe for states of `width`, or None; may raise WeightsError."""
   modules = model_folders.modules(folder)
   if not modules:
     if files.is_file(folder / model_folders.MODULES):

@@ -208,8 +208,7 @@ def write(file: files.Where, vectors: WordVectors, *, form: Form) -> int:
   one_of('form', form, Form)
   if form == 'fasttext':
     if vectors.letters is None:
-      needs = "needs n-grams, of a run of objective 'fasttext' or a file of fastText; form=binary writes words alone"
-      raise ValueError(f'{file}: form=fasttext {needs}')
+      raise ValueError(f"{file}: form=fasttext needs a run of objective 'fasttext' or fastText's .bin: use form=binary")
     fasttext_files.write(files.path(file), vectors.words, vectors.letters)
     return len(vectors.words)
   writable = [index for index, word in enumerate(vectors.words) if word.split() == [word]]

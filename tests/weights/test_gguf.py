@@ -200,7 +200,10 @@ def test_what_is_not_read(name: str, tmp_path: pathlib.Path, capfd: pytest.Captu
 
 
 TOKENIZERS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
-  'no merges': (lambda: {name: value for name, value in byte_bpe('smollm').items() if name != 'merges'}, "no 'merges'"),
+  'no merges': (
+    lambda: {name: value for name, value in byte_bpe('smollm').items() if name != 'merges'},
+    "no GGUF ('merges')",
+  ),
   'few types': (lambda: {**byte_bpe('smollm'), 'token_type': [1, 1]}, 'list index out of range'),
   'few scores': (lambda: {**pieces(), 'scores': [0.5]}, 'is shorter'),
   'numbers': (lambda: {**byte_bpe('smollm'), 'tokens': list(range(300))}, 'is damaged or no GGUF'),

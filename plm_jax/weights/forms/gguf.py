@@ -69,8 +69,7 @@ def read(file: Path, folder: Path) -> Converted:
     elif 'model' in own:
       log.warning(f'{file}: its tokenizer {own["model"]} {own.get("pre", "")} is not supported and left out')
   except (ValueError, LookupError, OverflowError, TypeError) as error:
-    problem = f'no {error}' if isinstance(error, KeyError) else str(error)[:80]
-    raise WeightsError(f'{file} is damaged or no GGUF ({problem}): fetch it again') from error
+    raise WeightsError(f'{file} is damaged or no GGUF ({str(error)[:80]}): fetch it again') from error
   heads = {'attn_q': config['num_attention_heads'], 'attn_k': config['num_key_value_heads']}
 
   def leaf(tensor: Any, kind: str) -> Leaf:
