@@ -319,6 +319,15 @@ def test_t5x(name: str, scanned: bool, tmp_path: pathlib.Path) -> None:
   check(name, write_t5x(name, tmp_path / 'theirs', scanned=scanned), tmp_path / 'new')
 
 
+def edit(then: Callable[[pathlib.Path], object] = bool, **changes: Any) -> Callable[[pathlib.Path], None]:
+  def change(place: pathlib.Path) -> None:
+    about = json.loads((place / '.zarray').read_text())
+    (place / '.zarray').write_text(json.dumps(about | changes))
+    then(place)
+
+  return change
+
+
 def test_damaged_t5x(tmp_path: pathlib.Path) -> None:
   folder = write_t5x('t5', tmp_path / 'theirs')
   query, norm = 'target.encoder.layers_0.attention.query.kernel', 'target.decoder.layers_1.pre_mlp_layer_norm.scale'
@@ -326,5 +335,10 @@ def test_damaged_t5x(tmp_path: pathlib.Path) -> None:
   refused(folder, query, lambda place: cut(place / '0.0'), 'is damaged')
   refused(folder, query, lambda place: (place / '.zarray').write_text('{}'), 'has no valid .zarray')
   refused(folder, query, lambda place: (place / '.zarray').write_text('{'), 'cannot be read')
+  for change in ({'dimension_separator': 3}, {'shape': [-16, 16]}, {'dtype': '<i4'}, {'dtype': 4}):
+    refused(folder, query, edit(**change), 'has no valid .zarray')
+  scanned = write_t5x('t5-v1_1', tmp_path / 'scanned', scanned=True)
+  norm_of_all = 'target.encoder.encoder.pre_mlp_layer_norm.scale'
+  refused(scanned, norm_of_all, edit(shape=[8], chunks=[8], then=lambda place: (place / '0').touch()), 'is missing')
   refused(folder, norm, shutil.rmtree, 'is missing')
   refused(folder, 'target.encoder.relpos_bias', shutil.rmtree, 'is no encoder and decoder of T5X')

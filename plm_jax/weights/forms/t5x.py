@@ -51,7 +51,7 @@ def read(file: Path, folder: Path) -> Converted:
     last = '1' if side == 'encoder' else '2'
     end = _SUBLAYERS.get(part, f'{last}.layer_norm' if part == 'pre_mlp_layer_norm' else f'{last}.DenseReluDense')
     end += f'.{_ATTENTION.get(matrix, matrix)}' if matrix else ''
-    for index in range(shape[1]) if layer is None else [int(layer)]:
+    for index in range((*shape, 0, 0)[1]) if layer is None else [int(layer)]:  # none of a shape without axis 1
       leaf = _leaf(place, shape, index if layer is None else None)
       leaves[f'{side}.block.{index}.layer.{end}.weight'] = leaf
   config = {**_config(source, {name: leaf.shape for name, leaf in leaves.items()}), **model_folders.config_of(source)}
@@ -64,9 +64,10 @@ def _shape(place: Path) -> tuple[int, ...]:
   """Read a shape; raise WeightsError if a chunk is missing."""
   about = model_folders.read(place / '.zarray')
   try:
-    shape, chunks = tuple(about['shape']), about['chunks']
-    counts = [range(-(-size // chunk)) for size, chunk in zip(shape, chunks, strict=True)]
-    separator = about.get('dimension_separator', '.')
+    shape, separator = tuple(about['shape']), about.get('dimension_separator', '.')
+    counts = [range(-(-size // chunk)) for size, chunk in zip(shape, about['chunks'], strict=True)]
+    if min(shape, default=1) < 1 or separator not in ('.', '/') or not re.fullmatch('<f[248]|bfloat16', about['dtype']):
+      raise ValueError(about)
   except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
     raise WeightsError(f'{place} has no valid .zarray of TensorStore: fetch the folder again') from error
   for chunk in itertools.product(*counts):
@@ -103,10 +104,8 @@ def _config(source: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, An
     mlp = shapes[f'encoder.block.0.layer.1.DenseReluDense.wi{"_0" * gated}.weight'][0]
   except (KeyError, ValueError) as error:
     raise WeightsError(f'{source} is no encoder and decoder of T5X: it has no {error}') from error
-  depth = {
-    side: sum(name.startswith(f'{side}.') and name.endswith('SelfAttention.q.weight') for name in shapes)
-    for side in _SIDES
-  }
+  queries = [name for name in shapes if name.endswith('SelfAttention.q.weight')]
+  depth = {side: sum(name.startswith(f'{side}.') for name in queries) for side in _SIDES}
   return {
     'model_type': 't5', 'architectures': ['T5ForConditionalGeneration'], 'vocab_size': vocab_size, 'd_model': width,
     'd_kv': joined // heads, 'd_ff': mlp, 'num_layers': depth['encoder'], 'num_decoder_layers': depth['decoder'],
