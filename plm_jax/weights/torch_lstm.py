@@ -34,7 +34,7 @@ def opened(file: Path) -> Iterator[Bilm]:
     block, vocab, arrays = (_cove if 'weight_ih_l0' in state else _ulmfit)(file, state)
     trunk = build.make('models', block, vocab_size=vocab.size)
     expected = {f'trunk/{path}': shape for path, shape in shapes.shapes(trunk).items()}
-  except (KeyError, ValueError) as error:
+  except (LookupError, ValueError) as error:
     raise WeightsError(f'{file} is no network of ULMFiT or CoVe ({error}): fetch it again') from error
   if wrong := [path for path, shape in expected.items() if arrays[path].shape != shape]:
     raise WeightsError(

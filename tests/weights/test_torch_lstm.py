@@ -85,6 +85,10 @@ def test_what_is_not_read(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[s
     (lambda: itos.write_bytes(content[:9]), 'is no list of words in pickle protocol 2 or 3'),
     (lambda: itos.write_bytes(pickle.dumps(ITOS[:6], protocol=2)), 'has shape'),
     (lambda: torch.save({'x': torch.ones(2)}, state), 'is no network of ULMFiT or CoVe'),
+    (
+      lambda: torch.save({name: tensor.flatten() for name, tensor in numbers.items()}, state),
+      'is no network of ULMFiT',
+    ),
     (lambda: torch.save({**numbers, 'x': 3}, state), "has 'x' of type int"),
     (lambda: state.write_bytes(state.read_bytes()[:100]), 'is damaged or cut short'),
   ):
