@@ -47,8 +47,9 @@ def get_table(scale):
   """Takes a scale."""
   rows = {'as BERT': minilm.trunk(scale)}
   for name, (schedule, scales) in ROWS.items():
-    scaled = {'optim.scale': scales} if scales else {}
-    rows[name] = minilm.trunk(scale, tuning={'optim.schedule': schedule, **scaled})
+    changes = {'optim.schedule': schedule} | ({'optim.scale': scales} if scales else {})
+    changes |= {'optim.warmup': 0} if schedule == 'stlr' else {}  # it has its own
+    rows[name] = minilm.trunk(scale, tuning=changes)
   columns = minilm.columns(scale, 'TREC', 'SST-2', 'EWT')
   return dict(
     title='ULMFiT, Table 7, of a Transformer: how MiniLM is fine-tuned',
