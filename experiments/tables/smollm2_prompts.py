@@ -7,8 +7,7 @@ runs/released/smollm2 is SmolLM2-135M-Instruct, a LLaMA of 135 M parameters whos
 number. Every example has its own demonstrations, so that one run samples them 100 times. "Calibrated" subtracts the
 log-likelihood of an option after a text without content (Zhao et al. 2021, §5): "Review: N/A" for SST-2, "because" for
 COPA (Holtzman et al. 2021, §3, who take "so" for effects). Both have no demonstrations.
-Small: 100 test examples, 40 minutes of a core; most are those of 16 demonstrations.
-Not run yet.
+Small: 100 test examples, 20 minutes of a core; most are those of 16 demonstrations.
 """
 
 from experiments.tables.shared import scales
