@@ -102,7 +102,8 @@ class Adapted(Release):
         raise self._error(f'{module!r} has only {", ".join(sorted(parts))}', 'fetch the file again')
       if any(len(shape) != 2 for shape in shapes) or not 0 < shapes[0][0] == shapes[1][1]:  # [r, inputs], [outputs, r]
         raise self._error(f'A {shapes[0]} and B {shapes[1]} of {module!r} have no common rank', 'fetch the file again')
-      if sorted(shape := (shapes[1][0], shapes[0][1])) != sorted(super().shape(base)):
+      shape = shapes[1][0], shapes[0][1]
+      if sorted(shape) != sorted(super().shape(base)):
         raise self._error(f'the update of {base!r} has shape {shape}, the base {super().shape(base)}')
       update = Update(parts[ends[0]], parts[ends[1]], self._scale(module, parts[ends[0]]), ends[0] != 'A')
       self._updates[base] = update

@@ -96,7 +96,8 @@ def read(folder: Path, *, width: int) -> Recipe | None:
     elif kind == 'Normalize' and not odd:
       recipe = recipe._replace(layers=(*recipe.layers, None))
     elif kind == 'Dense' and recipe.modes and not odd and not config.get('use_residual'):
-      recipe = recipe._replace(layers=(*recipe.layers, layer := _dense(place, config, width)))
+      layer = _dense(place, config, width)
+      recipe = recipe._replace(layers=(*recipe.layers, layer))
       width = layer.kernel.shape[1]
     elif kind != 'Dropout':
       raise WeightsError(

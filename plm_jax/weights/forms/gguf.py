@@ -120,13 +120,20 @@ def _config(file: Path, about: Mapping[str, Any], tensors: Mapping[str, Any]) ->
   }
   scaling = _scaling(file, own, tensors.get(_FACTORS), theta ** (np.arange(0, size, 2) / size))
   return {
-    'architectures': ['LlamaForCausalLM'], 'model_type': 'llama', **config, 'head_dim': size, 'rope_theta': theta,
-    'vocab_size': int(tensors['token_embd.weight'].shape[-1]), 'rope_scaling': scaling,
+    'architectures': ['LlamaForCausalLM'],
+    'model_type': 'llama',
+    **config,
+    'head_dim': size,
+    'rope_theta': theta,
+    'vocab_size': int(tensors['token_embd.weight'].shape[-1]),
+    'rope_scaling': scaling,
     'num_key_value_heads': own.get('attention.head_count_kv', heads),
     'partial_rotary_factor': None if rotated == size else rotated / size,
-    'tie_word_embeddings': 'output.weight' not in tensors, 'attention_bias': 'blk.0.attn_q.bias' in tensors,
-    'mlp_bias': 'blk.0.ffn_up.bias' in tensors, **{name: index for name, index in ids.items() if index is not None},
-  }  # fmt: skip
+    'tie_word_embeddings': 'output.weight' not in tensors,
+    'attention_bias': 'blk.0.attn_q.bias' in tensors,
+    'mlp_bias': 'blk.0.ffn_up.bias' in tensors,
+    **{name: index for name, index in ids.items() if index is not None},
+  }
 
 
 def _scaling(file: Path, own: Mapping[str, Any], factors: Any, periods: np.ndarray) -> dict[str, Any] | None:

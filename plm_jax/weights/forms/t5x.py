@@ -107,9 +107,19 @@ def _config(source: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, An
   queries = [name for name in shapes if name.endswith('SelfAttention.q.weight')]
   depth = {side: sum(name.startswith(f'{side}.') for name in queries) for side in _SIDES}
   return {
-    'model_type': 't5', 'architectures': ['T5ForConditionalGeneration'], 'vocab_size': vocab_size, 'd_model': width,
-    'd_kv': joined // heads, 'd_ff': mlp, 'num_layers': depth['encoder'], 'num_decoder_layers': depth['decoder'],
-    'num_heads': heads, 'relative_attention_num_buckets': buckets,
-    'feed_forward_proj': 'gated-gelu' if gated else 'relu', 'tie_word_embeddings': 'lm_head.weight' not in shapes,
-    'pad_token_id': 0, 'eos_token_id': 1, 'decoder_start_token_id': 0,
-  }  # fmt: skip
+    'model_type': 't5',
+    'architectures': ['T5ForConditionalGeneration'],
+    'vocab_size': vocab_size,
+    'd_model': width,
+    'd_kv': joined // heads,
+    'd_ff': mlp,
+    'num_layers': depth['encoder'],
+    'num_decoder_layers': depth['decoder'],
+    'num_heads': heads,
+    'relative_attention_num_buckets': buckets,
+    'feed_forward_proj': 'gated-gelu' if gated else 'relu',
+    'tie_word_embeddings': 'lm_head.weight' not in shapes,
+    'pad_token_id': 0,
+    'eos_token_id': 1,
+    'decoder_start_token_id': 0,
+  }
