@@ -5,7 +5,6 @@ plm-jax tables experiments/tables/minilm_stages.py --scale=small --workdir=runs/
 
 The paper's BERT-large gains most on RTE. Small: as minilm.py, 500 updates of MNLI and then those of the column. The row
 without them shares its runs with minilm.py.
-Not run yet.
 """
 
 from experiments.tables.shared import claims, minilm
