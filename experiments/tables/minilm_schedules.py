@@ -5,7 +5,7 @@ plm-jax tables experiments/tables/minilm_schedules.py --scale=small --workdir=ru
 
 discr divides the rate by 2.6 a layer, freez lets one more layer join every tenth of the run, and the embeddings last;
 stlr is the slanted triangle, cos a cosine, the others have a constant rate. Chain-thaw trains the head, the embeddings
-and the layers in turn, then all. Small: as minilm.py.
+and the layers in turn, then all. Small: as minilm.py. TREC and SST-2 were not run yet.
 """
 
 from experiments.tables.shared import claims, minilm

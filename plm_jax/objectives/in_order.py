@@ -215,7 +215,7 @@ def _loop(numba: Any, width: int, bags: bool) -> Any:
           if size:
             chance, is_right, not_finite, slopes = predict(vector, error, targets[r, m], output, row_rates[1], logits)
             chances *= max(chance, 1e-200)
-            if chances < 1e-100:  # a logarithm takes as long as a row
+            if chances < 1e-100:  # one logarithm for many pairs
               nats -= weights[r] * np.log(chances)
               chances = 1.0
             right += weights[r] * is_right

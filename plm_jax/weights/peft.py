@@ -163,19 +163,19 @@ def _about(
   unusual = {module: count for module, count in joined.items() if count != usual}
   return {
     'peft_type': 'LORA',
+    'task_type': next((task for end, task in TASKS.items() if kind.endswith(end)), None),
     'base_model_name_or_path': base,
     'inference_mode': True,
-    'target_modules': list(modules),
-    'task_type': next((task for end, task in TASKS.items() if kind.endswith(end)), None),
     'r': usual * wrapper['rank'],
     'lora_alpha': usual * wrapper['alpha'],
     'lora_dropout': wrapper['dropout'],
     'rank_pattern': {module: count * wrapper['rank'] for module, count in unusual.items()},
     'alpha_pattern': {module: count * wrapper['alpha'] for module, count in unusual.items()},
+    'target_modules': list(modules),
     'modules_to_save': list(whole) or None,
+    'fan_in_fan_out': next(iter(modules.values()))[0].entry.form == 'matrix',  # GPT-2 stores [inputs, outputs]
     'bias': 'none',
     'use_rslora': False,
     'use_dora': False,
-    'fan_in_fan_out': next(iter(modules.values()))[0].entry.form == 'matrix',  # GPT-2 stores [inputs, outputs]
     'init_lora_weights': True,
   }

@@ -118,17 +118,16 @@ def _config(file: Path, about: Mapping[str, Any], tensors: Mapping[str, Any]) ->
   ids = {
     f'{role}_token_id': about.get(f'tokenizer.ggml.{key}_token_id') for role, key in _ROLES.items() if role != 'unk'
   }
-  scaling = _scaling(file, own, tensors.get(_FACTORS), theta ** (np.arange(0, size, 2) / size))
   return {
     'architectures': ['LlamaForCausalLM'],
     'model_type': 'llama',
     **config,
-    'head_dim': size,
-    'rope_theta': theta,
     'vocab_size': int(tensors['token_embd.weight'].shape[-1]),
-    'rope_scaling': scaling,
     'num_key_value_heads': own.get('attention.head_count_kv', heads),
+    'head_dim': size,
     'partial_rotary_factor': None if rotated == size else rotated / size,
+    'rope_theta': theta,
+    'rope_scaling': _scaling(file, own, tensors.get(_FACTORS), theta ** (np.arange(0, size, 2) / size)),
     'tie_word_embeddings': 'output.weight' not in tensors,
     'attention_bias': 'blk.0.attn_q.bias' in tensors,
     'mlp_bias': 'blk.0.ffn_up.bias' in tensors,
