@@ -1,6 +1,6 @@
 """Measure what grows with more chips, longer sequences, wider and deeper networks, and larger vocabularies.
 
-    python -m benchmarks.growth --out=DIR [--config=experiments/bert/base.py] [--rows=8] [--only=chips,devices,sizes]
+    python -m benchmarks.growth --out=DIR [--config=experiments/bert/base.py] [--rows=8] [--only=chips,pods]
     python -m benchmarks.growth --out=DIR --page
 
 chips    The training step compiled for 1, 4, 16, 64, 256 and 1,024 chips of TPU v5e (the last as four slices), with the
@@ -11,6 +11,8 @@ devices  Seconds of a step of the config's `quick` form on 1, 2 and 4 simulated 
          overhead of distributing a step, since the devices share the cores.
 sizes    Cycles, GiB and operations of a step on one chip by length, width, depth and vocabulary size, with the exponent
          of the last doubling.
+pods     LLaMA 7B on 64, 128 and 256 chips of v5e, and GPT-3 175B on 1,024, 2,048 and 4,096 chips of v5p, each with the
+         batch of its paper: GiB, seconds of a step by each estimate of `plm-jax plan`, and days of the run.
 
 Prints tables and plots DIR/growth.png. Parts in DIR/growth.json and programs in DIR/programs.json are not measured
 again, so the same command resumes. `--page` measures nothing: it writes experiments/GROWTH.md, growth.json and
@@ -27,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -45,6 +47,8 @@ SLICES = {1: ('v5e:1x1', 1), 4: ('v5e:2x2', 1), 16: ('v5e:4x4', 1), 64: ('v5e:8x
 CLOCK = 1.5e9  # cycles a second of TPU v5e: four units of 128 x 128 reach its 197 TFLOP/s in bfloat16 so
 FLAT = 1.05  # what grows by less from one number of chips to the next counts as flat
 LENGTHS, WIDTHS, DEPTHS, WORDS = (128, 256, 512, 1024), (384, 768, 1536), (6, 12, 24), (8_000, 16_000, 32_000, 64_000)
+PODS = {'llama/pretrain.py:llama-7b': ('v5e:8x8', 'v5e:8x16', 'v5e:16x16'),
+        'gpt/gpt3.py:gpt3-175b': ('v5p:8x8x16', 'v5p:8x16x16', 'v5p:16x16x16')}  # fmt: skip
 RISING = ('GiB at most', 'GiB sent', 'Mcycles')  # what is compared from one number of chips to the next
 WHY = {
   'GiB sent': 'in a slice a chip sends the gradients once, however many chips there are. Between slices the compiler '
@@ -80,12 +84,17 @@ def planned(
   topology, slices = SLICES[chips]
   flags = [f'--config.{key}={value}' for key, value in keys.items()]
   target = [f'--config={arguments.config}', f'--topology={topology}', f'--slices={slices}', f'--vocab_size={words}']
-  command = ('plan', *target, '--json', f'--config.data.batch_size={rows * chips}', *flags)
-  file = arguments.out / 'programs.json'
+  flags = ['--json', f'--config.data.batch_size={rows * chips}', *flags]
+  return once(arguments.out, (*target, *flags), lambda found: _point(found, chips))
+
+
+def once(out: pathlib.Path, words: Sequence[str], select: Callable[[Mapping[str, Any]], Point]) -> Point:
+  """Select the figures of a plan, or read those of an earlier run."""
+  file = out / 'programs.json'
   known: dict[str, Point] = json.loads(file.read_text()) if file.exists() else {}
-  name = ' '.join(command)
+  name = ' '.join(('plan', *words))
   if name not in known:
-    known[name] = _point(json.loads(command(*command)), chips)
+    known[name] = select(json.loads(command('plan', *words)))
     file.write_text(json.dumps(known, indent=1))
   return known[name]
 
@@ -154,6 +163,34 @@ def sizes_of(arguments: argparse.Namespace) -> dict[str, dict[str, Point]]:
   }
 
 
+def pods_of(arguments: argparse.Namespace) -> dict[str, dict[str, Point]]:
+  """Measure by config and slice."""
+  return {
+    config: {
+      topology: once(arguments.out, (f'--config=experiments/{config}', f'--topology={topology}', '--json'), _pod)
+      for topology in topologies
+    }
+    for config, topologies in PODS.items()
+  }
+
+
+def _pod(found: Mapping[str, Any]) -> Point:
+  """Select the figures of a plan for a pod."""
+  step, seconds = found['train'], found['seconds_per_step']
+  if not step['fits']:
+    return {'chips': found['chips'], 'rows': found['rows_per_device']}
+  point = {
+    'chips': found['chips'],
+    'rows': found['rows_per_device'],
+    'GiB at most': step['peak_gib'],
+    'GiB of state': found['state']['gib'],
+  }
+  if 'collectives' in step:
+    point['GiB sent'] = sum(one['gib'] for one in step['collectives'].values())
+  point |= {f'seconds, {key}': seconds[key] for key in ('40 %', 'cycles', 'links') if key in seconds}
+  return point | {'days': found['hours'][found['largest']] / 24}
+
+
 def exponent(points: Mapping[str, Point], name: str) -> float:
   """Compute the exponent of the last doubling.
 
@@ -220,7 +257,7 @@ def _draw_sizes(axis: Any, by_what: Mapping[str, Mapping[str, Point]]) -> None:
   axis.set_yticks(ticks, ticks)
 
 
-PARTS = {'chips': chips_of, 'devices': devices_of, 'sizes': sizes_of}
+PARTS = {'chips': chips_of, 'devices': devices_of, 'sizes': sizes_of, 'pods': pods_of}
 
 
 def main() -> None:
@@ -252,7 +289,7 @@ def main() -> None:
 
 def page(found: Mapping[str, Any]) -> str:
   """Write GROWTH.md."""
-  return '\n'.join([*_head(found), *_chips(found), *_devices(found), *_sizes(found)])
+  return '\n'.join([*_head(found), *_chips(found), *_devices(found), *_sizes(found), *_pods(found)])
 
 
 _EARLIER = (
@@ -311,6 +348,19 @@ def _sizes(found: Mapping[str, Any]) -> Iterator[str]:
     yield from (*_table(name, points), '', *_wrapped(f'Exponents: {last}; {WHY[name]}'), '')
 
 
+def _pods(found: Mapping[str, Any]) -> Iterator[str]:
+  if 'pods' in found:
+    yield from ('## Pods', '')
+    yield from _wrapped(
+      'Models that need a pod, with the batch of their papers at any number of chips. Seconds of a step are those at '
+      '40 % of the peak, by the cycles of the compiler and by the bytes over the links; days are those of the run by '
+      'the largest. Programs for v5p cannot be read, so they have neither cycles nor bytes.'
+    )
+    yield ''
+  for config, points in found.get('pods', {}).items():
+    yield from (f'`{config}`:', '', *_table('slice', points), '')
+
+
 def _wrapped(text: str) -> list[str]:
   return textwrap.wrap(text, 118, subsequent_indent='  ' * text.startswith('- '))
 
@@ -320,9 +370,13 @@ def _table(what: str, points: Mapping[str, Point]) -> Iterator[str]:
   yield f'| {" | ".join([what, *names])} |'
   yield f'|{"---:|" * (len(names) + 1)}'
   for label, point in points.items():
-    digits = {name: 0 if 'tokens' in name else 3 if 'seconds' in name else 2 for name in names}
-    cells = [f'{point[name]:,.{digits[name]}f}' if name in point else 'does not fit' for name in names]
-    yield f'| {" | ".join([f"{int(label):,}", *cells])} |'
+    cells = [f'{point[name]:,.{_digits(name)}f}' if name in point else 'does not fit' for name in names]
+    yield f'| {" | ".join([f"{int(label):,}" if label.isdecimal() else label, *cells])} |'
+
+
+def _digits(name: str) -> int:
+  whole, third = ('chips', 'rows', 'tokens'), 'seconds'
+  return 0 if name.startswith(whole) else 3 if name.startswith(third) else 1 if name == 'days' else 2
 
 
 def report(found: Mapping[str, Any], config: str) -> None:
@@ -338,6 +392,8 @@ def report(found: Mapping[str, Any], config: str) -> None:
     columns: Sequence[str] = ('GiB at most', 'Mcycles', 'TFLOP')
     last = {'': 'exponent', **{column: f'{exponent(points, column):.2f}' for column in columns}}
     show(console, f'{name}: one chip, 8 rows', points, last=last)
+  for name, points in found.get('pods', {}).items():
+    show(console, name, points)
 
 
 if __name__ == '__main__':

@@ -34,21 +34,12 @@ from plm_jax.core.types import Execution
 from plm_jax.models import bert
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.objectives import mlm
+from plm_jax.planning import stand_in
 from plm_jax.training.cost import flops
 from plm_jax.training.step import abstract_params, bind, state_maker, train_step
 from plm_jax.weights import writer
 
 VOCAB = 30_522
-
-
-class Words:
-  """The vocabulary of the benchmark: ids only."""
-
-  size = VOCAB
-  mask_id = 103
-  special_ids = (0, 100, 101, 102, 103)
-  starts_word = np.ones(VOCAB, bool)
-  counts = None
 
 
 def ours(
@@ -60,7 +51,7 @@ def ours(
   """
   # the count of the released data script: 20 predictions in a row of 128
   where = {'name': 'fixed_count', 'rate': 0.15, 'max_count': max(1, round(0.15 * length) + 1)}
-  task = mlm.make(trunk=trunk, vocab=Words(), where=where)
+  task = mlm.make(trunk=trunk, vocab=stand_in.Words(VOCAB), where=where)
   spec = {
     'tokens': jax.ShapeDtypeStruct((rows, length), jnp.int32),
     'segment_ids': jax.ShapeDtypeStruct((rows, length), jnp.int32),
