@@ -34,7 +34,7 @@ def get_config(arg=''):
   c.data = dict(name='stream', sentences='both', path=common.corpus('wiki'), length=512, batch_size=256)
   c.optim = dict(name='adamw', rate=1e-4, schedule='linear', warmup=10_000, decay=0.01, b1=0.9, b2=0.98, eps=1e-6)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
-  c.execution = dict(dtype='bfloat16')
+  c.execution = dict(dtype='bfloat16', layers='auto')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
   return common.quick(c, arg)

@@ -29,7 +29,7 @@ def get_config(arg=''):
   c.data = dict(name='stream', path=common.corpus('wiki'), length=512, batch_size=256)
   c.optim = common.bert_adam(2e-4, warmup=10_000, schedule='gpt')  # warmup scales the decayed rate, as released
   c.sharding = dict(mesh=dict(data=-1), rules='data')
-  c.execution = dict(dtype='bfloat16')
+  c.execution = dict(dtype='bfloat16', layers='auto')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
   return common.quick(c, arg)

@@ -56,7 +56,7 @@ def get_config(arg=''):
     c.optim.scale = (('(generator|mlm)/.*', None), ('.*', 1.0))
     c.init_from = (dict(source=source, to='generator'), dict(source=source, from_='mlm', to='mlm'), dict(source=source))
   c.sharding = dict(mesh=dict(data=-1), rules='data')
-  c.execution = dict(dtype='bfloat16')
+  c.execution = dict(dtype='bfloat16', layers='auto')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
   return common.quick(c, arg)

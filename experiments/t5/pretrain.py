@@ -64,7 +64,7 @@ def get_config(arg=''):
   )
   c.optim = dict(name='adafactor', rate=0.01, schedule='inverse_sqrt', hold=10_000)
   c.sharding = FINAL[size or 'base']
-  c.execution = dict(dtype='bfloat16', remat='none' if size is None else 'full')
+  c.execution = dict(dtype='bfloat16', layers='auto') if size is None else dict(dtype='bfloat16', remat='full')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
   return common.quick(c, arg)

@@ -37,7 +37,7 @@ def get_config(arg=''):
   c.data = dict(name='stream', path=common.corpus('web'), layout='stream', end='', length=512, batch_size=128)
   c.optim = dict(name='adafactor', rate=0.01, schedule='inverse_sqrt', hold=10_000)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
-  c.execution = dict(dtype='bfloat16')
+  c.execution = dict(dtype='bfloat16', layers='auto')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
   return common.quick(c, arg)
