@@ -34,7 +34,7 @@ def get_config(arg=''):
     c.data = dict(name='stream', path=common.corpus('wiki'), length=512, batch_size=256)
   c.optim = common.bert_adam(1e-4, warmup=10_000)
   c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
-  c.execution = dict(dtype='bfloat16', remat='dots')
+  c.execution = dict(dtype='bfloat16', remat='dots', layers='auto')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
   return common.quick(c, arg)

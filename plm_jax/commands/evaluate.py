@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.workdir is None and arguments.weights is None:
     arguments.weights = asked(sys.argv[1:] if argv is None else argv)
   _check(arguments)
+  _check_data(arguments, settings)
   from plm_jax.io.run_paths import RunFolder
   from plm_jax.training import evaluate_saved  # loads jax
 
@@ -149,6 +150,18 @@ def _check(arguments: argparse.Namespace) -> None:
     raise ConfigError('--step=all evaluates all checkpoints: remove --follow, --predictions and --by_class.')
   if arguments.follow and arguments.by_class:
     raise ConfigError('--by_class needs one checkpoint: remove --follow or --by_class.')
+
+
+def _check_data(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+  """Reject a change of `data` that every evaluation overrides."""
+  names = [arguments.evaluation] if arguments.evaluation in settings['eval'] else list(settings['eval'])
+  for key, value in arguments.changes:
+    block, _, name = key.partition('.')
+    if block == 'data' and names and name in settings['data']:
+      now = settings['data'][name]
+      if all(settings['eval'][evaluation]['data'].get(name) != now for evaluation in names):
+        flag = f'--config.eval.{names[0]}.{key}={value}'
+        raise ConfigError(f'--config.{key}={value} changes no evaluation, as each has its own {name}. Use {flag}')
 
 
 def _score(arguments: argparse.Namespace) -> int:
