@@ -47,8 +47,10 @@ SLICES = {1: ('v5e:1x1', 1), 4: ('v5e:2x2', 1), 16: ('v5e:4x4', 1), 64: ('v5e:8x
 CLOCK = 1.5e9  # cycles a second of TPU v5e: four units of 128 x 128 reach its 197 TFLOP/s in bfloat16 so
 FLAT = 1.05  # what grows by less from one number of chips to the next counts as flat
 LENGTHS, WIDTHS, DEPTHS, WORDS = (128, 256, 512, 1024), (384, 768, 1536), (6, 12, 24), (8_000, 16_000, 32_000, 64_000)
-PODS = {'llama/pretrain.py:llama-7b': ('v5e:8x8', 'v5e:8x16', 'v5e:16x16'),
-        'gpt/gpt3.py:gpt3-175b': ('v5p:8x8x16', 'v5p:8x16x16', 'v5p:16x16x16')}  # fmt: skip
+PODS = {  # config -> slice: changes that it needs to fit
+  'llama/pretrain.py:llama-7b': {'v5e:8x8': ('--config.accumulate=2',), 'v5e:8x16': (), 'v5e:16x16': ()},
+  'gpt/gpt3.py:gpt3-175b': {'v5p:8x8x16': (), 'v5p:8x16x16': (), 'v5p:16x16x16': ()},
+}
 RISING = ('GiB at most', 'GiB sent', 'Mcycles')  # what is compared from one number of chips to the next
 WHY = {
   'GiB sent': 'in a slice a chip sends the gradients once, however many chips there are. Between slices the compiler '
@@ -167,10 +169,12 @@ def pods_of(arguments: argparse.Namespace) -> dict[str, dict[str, Point]]:
   """Measure by config and slice."""
   return {
     config: {
-      topology: once(arguments.out, (f'--config=experiments/{config}', f'--topology={topology}', '--json'), _pod)
-      for topology in topologies
+      topology: once(
+        arguments.out, (f'--config=experiments/{config}', f'--topology={topology}', '--json', *changes), _pod
+      )
+      for topology, changes in slices.items()
     }
-    for config, topologies in PODS.items()
+    for config, slices in PODS.items()
   }
 
 
@@ -277,6 +281,8 @@ def main() -> None:
     PAGE.write_text(page(found))
     draw(found, PAGE.with_name('growth.png'))
     return
+  if not any(importlib.metadata.distributions(name='libtpu')):
+    parser.error('needs libtpu, which compiles for TPUs: pip install -r requirements/plan.txt')
   for name in arguments.only.split(','):
     if name not in found:
       found |= {'config': arguments.config, 'rows': arguments.rows, 'length': arguments.length}

@@ -58,7 +58,7 @@ def get_config(arg=''):
     b2=0.95,
     eps=1e-8,
   )
-  c.sharding = dict(mesh=dict(data=-1, model=8), rules='fsdp_tensor_sequence')
+  c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
   c.execution = dict(dtype='bfloat16', remat='full')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
