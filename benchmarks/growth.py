@@ -49,7 +49,7 @@ FLAT = 1.05  # what grows by less from one number of chips to the next counts as
 LENGTHS, WIDTHS, DEPTHS, WORDS = (128, 256, 512, 1024), (384, 768, 1536), (6, 12, 24), (8_000, 16_000, 32_000, 64_000)
 PODS = {  # config -> slice: changes that it needs to fit
   'llama/pretrain.py:llama-7b': {'v5e:8x8': ('--config.accumulate=2',), 'v5e:8x16': (), 'v5e:16x16': ()},
-  'gpt/gpt3.py:gpt3-175b': {'v5p:8x8x16': (), 'v5p:8x16x16': (), 'v5p:16x16x16': ()},
+  'gpt/gpt3.py:gpt3-175b': {'v5p:8x8x16': (), 'v5p:8x16x16': (), 'v5p:16x16x16': ('--config.sharding.mesh.model=8',)},
 }
 RISING = ('GiB at most', 'GiB sent', 'Mcycles')  # what is compared from one number of chips to the next
 WHY = {

@@ -40,7 +40,4 @@ def get_config(arg=''):
   c.model = dict(name='llama', variant=size)
   eps = 1e-5 if size.startswith('llama2') else 1e-8  # of the first model not published
   c.optim = common.llama_adam(rate, eps=eps)
-  if not size.endswith(('-7b', '-13b')):  # for these, a mesh of 'data' alone has fewer cycles
-    model = 4 if size == 'llama-33b' else 8  # its 52 heads are not cut into 8
-    c.sharding = dict(mesh=dict(data=-1, model=model), rules='fsdp_tensor_sequence')
   return common.quick(c, arg)

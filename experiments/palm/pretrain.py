@@ -37,7 +37,7 @@ def get_config(arg=''):
     decay=(('.*', 'rate'),),  # lr^2 a step
     clip=1.0,
   )
-  c.sharding = dict(mesh=dict(data=-1, model=16 if size == 'palm-540b' else 8), rules='fsdp_tensor_sequence')
+  c.sharding = dict(mesh=dict(data=-1, model=16 if size == 'palm-540b' else 4), rules='fsdp_tensor_sequence')
   c.execution = dict(dtype='bfloat16', remat='full')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
