@@ -40,4 +40,6 @@ def get_config(arg=''):
   c.model = dict(name='llama', variant=size)
   eps = 1e-5 if size.startswith('llama2') else 1e-8  # of the first model not published
   c.optim = common.llama_adam(rate, eps=eps)
+  if size == 'llama-33b':  # 1,024 chips do not divide its width of 6,656, 256 do
+    c.sharding = dict(mesh=dict(data=-1, model=4), rules='fsdp_tensor_sequence')
   return common.quick(c, arg)
