@@ -360,7 +360,11 @@ def _pods(found: Mapping[str, Any]) -> Iterator[str]:
     yield from _wrapped(
       'Models that need a pod, with the batch of their papers at any number of chips. Seconds of a step are those at '
       '40 % of the peak, by the cycles of the compiler and by the bytes over the links; days are those of the run by '
-      'the largest. Programs for v5p cannot be read, so they have neither cycles nor bytes.'
+      'the largest. Programs for v5p cannot be read, so they have neither cycles nor bytes. Changes that a slice needs: '
+      + '; '.join(
+        f'`{change}` on {slice}' for slices in PODS.values() for slice, changes in slices.items() for change in changes
+      )
+      + '.'  # fmt: skip
     )
     yield ''
   for config, points in found.get('pods', {}).items():
