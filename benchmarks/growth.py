@@ -356,15 +356,15 @@ def _sizes(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _pods(found: Mapping[str, Any]) -> Iterator[str]:
   if 'pods' in found:
+    changes = (
+      f'`{flag}` on {topology}' for slices in PODS.values() for topology, flags in slices.items() for flag in flags
+    )
     yield from ('## Pods', '')
     yield from _wrapped(
       'Models that need a pod, with the batch of their papers at any number of chips. Seconds of a step are those at '
       '40 % of the peak, by the cycles of the compiler and by the bytes over the links; days are those of the run by '
-      'the largest. Programs for v5p cannot be read, so they have neither cycles nor bytes. Changes that a slice needs: '
-      + '; '.join(
-        f'`{change}` on {slice}' for slices in PODS.values() for slice, changes in slices.items() for change in changes
-      )
-      + '.'  # fmt: skip
+      'the largest. Programs for v5p cannot be read, so they have neither cycles nor bytes. '
+      f'Changes that a slice needs: {"; ".join(changes)}.'
     )
     yield ''
   for config, points in found.get('pods', {}).items():

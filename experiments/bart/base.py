@@ -4,7 +4,7 @@ plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=byte_bpe --s
     --out=runs/vocab/roberta
 plm-jax train --config=experiments/bart/base.py --workdir=runs/bart/base
 
-Hardware: not published. Slice, cycles unknown: v5e:4x4, 26 hours at 40 % of peak. A lost chip costs at most 16 minutes.
+Hardware: not published. Slice: v5e:4x4, 29 hours by cycles. A lost chip costs at most 16 minutes.
 Expect, SQuAD F1 / MNLI / perplexity of ELI5, XSum, ConvAI2, CNN-DM, fine-tuned: 90.8 / 83.8 / 24.17 6.62 11.12 5.41.
 
 Arguments: `quick`. The other rows of the table are arguments of comparison.py.

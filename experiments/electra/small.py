@@ -3,8 +3,7 @@
 plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/electra/small.py --workdir=runs/electra/small
 
-Hardware: the paper took 4 days on one V100. Slice, cycles unknown: v5e:2x2, 1 hour at 40 % of peak. A lost chip costs
-at most 1 minute.
+Hardware: the paper took 4 days on one V100. Slice: v5e:2x2, 3.8 hours by cycles. A lost chip costs at most 3 minutes.
 Expect, fine-tuned (GLUE dev average, Table 1): 79.9, against 75.1 of a BERT of this size.
 Table 5 has the comparisons at the size of base: ELECTRA 85.0, all_tokens_mlm 84.3, replace_mlm 82.4, masked 82.4, BERT
 82.2 (objective mlm).

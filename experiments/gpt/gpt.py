@@ -4,8 +4,8 @@ plm-jax vocab train --source=tfds:pg19 --text=book_text --name=byte_bpe \
     --size=40478 --out=runs/vocab/gpt
 plm-jax train --config=experiments/gpt/gpt.py --workdir=runs/gpt/gpt
 
-Hardware: the authors took a month on 8 GPUs. An epoch has about 2.5 billion tokens (2 billion words). Slice, cycles
-unknown: v5e:4x4, 42 hours at 40 % of peak.
+Hardware: the authors took a month on 8 GPUs. An epoch has about 2.5 billion tokens (2 billion words). Slice: v5e:4x4,
+2.8 days by cycles.
 Expect: a perplexity of 18.4 a token on BooksCorpus (§4.1); fine-tuned, see classify.py. On other books the number is
 another one.
 

@@ -4,8 +4,8 @@ plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=
     --specials=gpt2 --out=runs/vocab/gpt2
 plm-jax train --config=experiments/gpt/gpt2.py:gpt2-medium --workdir=runs/gpt/gpt2-medium
 
-Hardware: not published. Slices: `gpt2` v5e:4x4, 9.9 hours at 40 % of peak, cycles unknown; `gpt2-xl` v5e:8x8, 30 hours
-at 40 % of peak. A lost chip costs at most 16 (`gpt2`) or 17 (`gpt2-xl`) minutes.
+Hardware: not published. Slices: `gpt2` v5e:4x4, 9.9 hours at 40 % of peak; `gpt2-xl` v5e:8x8, 30 hours at 40 % of peak.
+A lost chip costs at most 16 (`gpt2`) or 17 (`gpt2-xl`) minutes.
 Expect: perplexity, zero-shot, of WikiText-2 29.4 / 22.8 / 19.9 / 18.3 from the smallest to the largest (Table 3).
 
 Arguments: a size (gpt2, gpt2-medium, gpt2-large, gpt2-xl; 124M, 355M, 774M, 1558M parameters), `quick`.

@@ -6,9 +6,9 @@ plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=
 plm-jax train --config=experiments/t5/pretrain.py --workdir=runs/t5/pretrain
 plm-jax train --config=experiments/t5/pretrain.py:deshuffle --workdir=runs/t5/deshuffle
 
-Hardware: slices of Cloud TPU pods; 2^19 steps of 2^16 tokens. Slices: v5e:4x4, 15 hours by cycles; `large` v5e:8x8, 6.8
-days at 40 % of peak, cycles unknown; `3b` v5p:4x4x4, 11.5 days at 40 % of peak, cycles unknown; `11b` v5p:4x8x8, 11.5
-days at 40 % of peak, cycles unknown. A lost chip costs at most 16, 16 (`large`), 17 (`3b`) or 17 (`11b`) minutes.
+Hardware: slices of Cloud TPU pods; 2^19 steps of 2^16 tokens. Slices: v5e:4x4, 9.2 hours by cycles; `large` v5e:8x8,
+6.8 days at 40 % of peak, cycles unknown; `3b` v5p:4x4x4, 11.5 days at 40 % of peak, cycles unknown; `11b` v5p:4x8x8,
+11.5 days at 40 % of peak, cycles unknown. A lost chip costs at most 11, 16 (`large`), 17 (`3b`) or 17 (`11b`) minutes.
 Expect, fine-tuned (validation): GLUE / CNN-DM / SQuAD / SuperGLUE of `iid` 83.28 / 19.24 / 80.88 / 71.36, `prefix_lm`
 80.69 / 18.94 / 77.99 / 65.27, `bert` 82.96 / 19.17 / 80.65 / 69.85, `deshuffle` 73.17 / 18.59 / 67.61 / 58.47, `mass`
 82.32 / 19.16 / 80.10 / 69.28, `drop` 84.44 / 19.31 / 80.52 / 68.67, `span3` 83.49 / 19.62 / 81.84 / 72.53.

@@ -4,7 +4,7 @@ plm-jax vocab train --source=hf://datasets/allenai/c4/en --name=byte_bpe --size=
     --specials=roberta --out=runs/vocab/t5
 plm-jax train --config=experiments/t5/ul2.py --workdir=runs/t5/ul2
 
-Hardware: TPU v4 pods. Slice, cycles unknown: v5e:4x4, 8.6 hours at 40 % of peak. A lost chip costs at most 10 minutes.
+Hardware: TPU v4 pods. Slice: v5e:4x4, 13 hours by cycles. A lost chip costs at most 16 minutes.
 Expect: the loss of each mode (`loss/R`, `loss/S`, `loss/X`) falls through the run; no published figure is of this size.
 
 Each row takes one of seven denoisers: R, short spans and few; X, long spans or many; S, a suffix. Its mode token goes
