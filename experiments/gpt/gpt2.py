@@ -42,7 +42,7 @@ def get_config(arg=''):
     eps=1e-8,
   )
   c.sharding = dict(mesh=dict(data=-1), rules='data' if size == 'gpt2' else 'fsdp')
-  c.execution = dict(dtype='bfloat16', **(dict(layers='auto') if size == 'gpt2' else dict(remat='dots')))
+  c.execution = dict(dtype='bfloat16', layers='auto') if size == 'gpt2' else dict(dtype='bfloat16', remat='dots')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
   return common.quick(c, arg)

@@ -62,7 +62,7 @@ def get_config(arg=''):
     eps=1e-8,
   )
   c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
-  if size == 'gpt3-175b':  # 1,536 rows are fewer than twice the chips of its slice
+  if size == 'gpt3-175b':  # 1,024 chips do not divide its 1,536 rows
     c.sharding = dict(mesh=dict(data=-1, model=4), rules='fsdp_tensor_sequence')
   c.execution = dict(dtype='bfloat16', remat='full' if large else 'dots')
   c.eval = common.validation()
