@@ -19,7 +19,7 @@ from plm_jax.io import downloads, files
 from plm_jax.io.files import Where
 from plm_jax.text import published
 from plm_jax.training import feed
-from plm_jax.training.before import from_data
+from plm_jax.training.before import from_data, preflight
 from plm_jax.training.parts import Parts, make_parts, make_source, make_vocab
 
 log = logging.getLogger(__name__)
@@ -59,8 +59,8 @@ def prepare(
   """Make the token stores and tables of a run in `data.cache`.
 
   Complete ones are kept. Several processes may call it, and any may be killed: unfinished files have other names, or a
-  journal. Raises ConfigError: there is no vocabulary, or no text; something is to be left in a shared place that cannot
-  be written to; and as `parts.make_source`.
+  journal. Raises ConfigError: there is no vocabulary, or no text; a split of any block is missing, which is said before
+  anything is made; something is to be left in a shared place that cannot be written to; and as `parts.make_source`.
 
   Args:
     shared: where what is missing is taken from, and what was made is left; None for nowhere.
@@ -70,6 +70,7 @@ def prepare(
   settings = from_data.filled(settings)
   vocab = make_vocab(settings)
   parts = make_parts(settings, vocab)
+  preflight.look(config.of_data(settings), preflight.with_evaluations(settings, parts))  # before hours of tokenising
   lines: list[Line] = []
   facts = {}
   for place, block in config.of_data(settings).items():

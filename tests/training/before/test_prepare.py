@@ -62,6 +62,16 @@ def test_training_finds_what_was_prepared(
   assert {name: first[name] for name in FACTS} == {name: kept[name] for name in FACTS}
 
 
+@pytest.mark.parametrize('flags', [(), ('--shard=1/2',)], ids=['whole', 'part'])
+def test_a_missing_split_of_an_evaluation_is_said_before_anything_is_made(
+  flags: tuple[str, ...], data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  config = write_config(tmp_path, data)
+  with pytest.raises(ConfigError, match=r"eval\.validation\.data: there is no split 'held_out'"):
+    prepare.main([f'--config={config}', '--config.eval.validation.data.split=held_out', *flags])
+  assert not [*(tmp_path / 'cache').glob('**/tokens.bin*')]
+
+
 def test_a_shared_place_that_is_none_is_refused_before_anything_is_made(
   data: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
