@@ -121,7 +121,11 @@ class LocalStore:
     return sorted(Path(folder).glob(pattern))
 
   def sizes_below(self, folder: Where) -> dict[str, int]:
-    return {file.relative_to(folder).as_posix(): self.size(file) for file in self.files_below(folder)}
+    sizes = {}
+    for file in self.files_below(folder):
+      with contextlib.suppress(FileNotFoundError):  # another process has renamed or removed it
+        sizes[file.relative_to(folder).as_posix()] = self.size(file)
+    return sizes
 
   def files_below(self, folder: Where) -> list[Path]:
     return sorted(path for path in Path(folder).rglob('*') if path.is_file())

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from plm_jax.core.errors import ConfigError
-from plm_jax.io import files, run_paths
+from plm_jax.io import files, run_paths, store
 
 PACKAGE = pathlib.Path(files.__file__).parent.parent
 MODULES = {'shutil', 'tempfile', 'fcntl', 'glob', 'fileinput', 'io.open', 'codecs.open'}
@@ -276,3 +276,10 @@ def test_a_study_has_a_folder_of_its_own(tmp_path):
   (tmp_path / 'config.json').write_text('{}')
   with pytest.raises(ConfigError, match=r'--workdir=.*config\.json'):
     run_paths.check_no_run(tmp_path, name='--workdir')
+
+
+def test_sizes_leave_out_a_file_that_another_process_removes(tmp_path, monkeypatch):
+  (tmp_path / 'kept').write_bytes(b'four')
+  there = [tmp_path / 'gone.tmp', tmp_path / 'kept']  # listed, and removed before its size is read
+  monkeypatch.setattr(store.LocalStore, 'files_below', lambda self, folder: there)
+  assert files.sizes_below(tmp_path) == {'kept': 4}
