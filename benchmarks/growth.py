@@ -51,6 +51,7 @@ PODS = {  # config -> slice: changes that it needs to fit
   'llama/pretrain.py:llama-7b': {'v5e:8x8': ('--config.accumulate=2',), 'v5e:8x16': (), 'v5e:16x16': ()},
   'gpt/gpt3.py:gpt3-175b': {'v5p:8x8x16': (), 'v5p:8x16x16': (), 'v5p:16x16x16': ('--config.sharding.mesh.model=8',)},
 }
+DIGITS = {'chips': 0, 'rows': 0, 'tokens': 0, 'seconds': 3, 'days': 1}  # first word of a column -> decimals, else 2
 RISING = ('GiB at most', 'GiB sent', 'Mcycles')  # what is compared from one number of chips to the next
 WHY = {
   'GiB sent': 'in a slice a chip sends the gradients once, however many chips there are. Between slices the compiler '
@@ -281,14 +282,14 @@ def main() -> None:
     PAGE.write_text(page(found))
     draw(found, PAGE.with_name('growth.png'))
     return
-  if not any(importlib.metadata.distributions(name='libtpu')):
+  left = [name for name in arguments.only.split(',') if name not in found]
+  if left and not any(importlib.metadata.distributions(name='libtpu')):
     parser.error('needs libtpu, which compiles for TPUs: pip install -r requirements/plan.txt')
-  for name in arguments.only.split(','):
-    if name not in found:
-      found |= {'config': arguments.config, 'rows': arguments.rows, 'length': arguments.length}
-      found |= {name: PARTS[name](arguments)}
-      found |= {name: importlib.metadata.version(name) for name in ('libtpu', 'jax')}
-      kept.write_text(json.dumps(found, indent=1))
+  for name in left:
+    found |= {'config': arguments.config, 'rows': arguments.rows, 'length': arguments.length}
+    found |= {name: PARTS[name](arguments)}
+    found |= {name: importlib.metadata.version(name) for name in ('libtpu', 'jax')}
+    kept.write_text(json.dumps(found, indent=1))
   report(found, arguments.config)
   draw(found, arguments.out / 'growth.png')
 
@@ -385,8 +386,8 @@ def _table(what: str, points: Mapping[str, Point]) -> Iterator[str]:
 
 
 def _digits(name: str) -> int:
-  whole, third = ('chips', 'rows', 'tokens'), 'seconds'
-  return 0 if name.startswith(whole) else 3 if name.startswith(third) else 1 if name == 'days' else 2
+  """Return the decimals of a column."""
+  return next((digits for word, digits in DIGITS.items() if name.startswith(word)), 2)
 
 
 def report(found: Mapping[str, Any], config: str) -> None:
