@@ -41,6 +41,7 @@ from plm_jax.layers.lstm import WINDOW, both_ways, recur, recur_over
 
 Step = Callable[[], Any]
 ROW = 512
+WARM_UP = 8  # steps; in the first few the process still gets memory from the system
 KEPT: tuple[tuple[Remat, int], ...] = (('none', ROW), ('dots', WINDOW), ('full', 128), ('full', WINDOW), ('full', 32))
 CLOCKS = {'wall': time.perf_counter, 'cpu': time.process_time}
 
@@ -80,7 +81,7 @@ def main() -> None:
   parser.add_argument('--sizes', default=','.join(SIZES))
   parser.add_argument('--rows', type=int, default=16)
   parser.add_argument('--length', type=int, default=64)
-  parser.add_argument('--steps', type=int, default=7, help='timed steps of each, after two that are not')
+  parser.add_argument('--steps', type=int, default=7, help='timed steps of each, after 8 that are not')
   parser.add_argument('--clock', choices=CLOCKS, default='wall')
   parser.add_argument('--no_memory', action='store_true', help='leave out the second table')
   arguments = parser.parse_args()
@@ -113,13 +114,13 @@ def inputs(size: Size, rows: int, length: int) -> np.ndarray:
 
 
 def taken_in_turn(steps: list[Step], count: int, *, clock: Callable[[], float]) -> list[list[float]]:
-  """Measure alternating steps, after two warm-up steps."""
+  """Measure alternating steps, after `WARM_UP` steps."""
   times: list[list[float]] = [[] for _ in steps]
-  for turn in range(count + 2):
+  for turn in range(WARM_UP + count):
     for step, seconds in zip(steps, times, strict=True):
       began = clock()
       step()
-      if turn >= 2:
+      if turn >= WARM_UP:
         seconds.append(clock() - began)
   return times
 
@@ -151,8 +152,9 @@ def read(size: Size, params: list[dict[str, Array]], x: Array) -> Array:
   fresh = jnp.zeros((b, length, c), bool)
   for layer in params:
     kernel, bias = layer['kernel'], layer['bias']
-    if size.joined:
-      gates = product(x, kernel.reshape(len(kernel), -1), straight=True).reshape(*x.shape[:2], *bias.shape) + bias
+    if size.joined or c == 1:
+      gates = product(x.reshape(b, length, -1), kernel.reshape(len(kernel), -1), straight=True)
+      gates = gates.reshape(b, length, *bias.shape) + bias
     else:
       gates = jnp.einsum('blcd,dcgf->blcgf', x, kernel) + bias
     (_, p, _, f), projection = layer['recurrent'].shape, layer.get('projection')

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from plm_jax.core import sharding
 from plm_jax.core.errors import one_of
@@ -79,8 +80,8 @@ def recur_over(
 
   The last two also save the state after each window, and compute the tokens of one window again at a time.
 
-  Working memory of the gradient of a layer of 1,150 over 16 rows of 512 tokens (`benchmarks/lstm.py`): 712 MiB under
-  'none', 489 under 'dots', 147 under 'full'. On a CPU the last two take 1.4 times as long.
+  Working memory of the gradient of a layer of 1,150 over 16 rows of 512 tokens (`benchmarks/lstm.py`): 611 MiB under
+  'none', 489 under 'dots', 153 under 'full'. On a CPU the last two take 1.4 times as long.
 
   Args:
     x: [b, l, ...].
@@ -202,20 +203,19 @@ def _forward(
 
 def _backward(clips: Clips, saved: Any, gradient: tuple[State, Array]) -> tuple[None, None, Weights, Moving]:
   """Compute gradients of the weights and of the moving inputs."""
-  fresh, passed, weights, first, states, kept = saved
+  fresh, passed, weights, first, states, (h_before, c_before, gates) = saved
   c, length, b, _ = states.shape
-  f, zeros = kept[1].shape[-1], jax.tree.map(jnp.zeros_like, first)
+  f, zeros = c_before.shape[-1], jax.tree.map(jnp.zeros_like, first)
   recurrent, zero = weights.recurrent.reshape(c, -1, 4 * f), jax.tree.map(lambda x: x[:, None], zeros)
 
   # the steps of the forward pass from the last to the first; `loop` has gradients alone
   def step(index: Array, loop: Any) -> Any:
     t, (after, d_first, factors) = length - 1 - index, loop
-    _, c_before, gates = (_at(x, t) for x in kept)
     after = (after[0] + _swap(_at(gradient[1], t)), after[1])
     # 4. tokens that leave the state unchanged
     d_out, d_cells = after if passed is None else _where(_swap(_at(passed, t)), zero, after)
     # 3. the projection
-    (out, _), of_cell = jax.vjp(partial(cell, clip=clips.cell), gates, c_before)
+    (out, _), of_cell = jax.vjp(partial(cell, clip=clips.cell), _at(factors[0], t), _at(c_before, t))
     inputs: tuple[Array, ...] = ()
     if weights.projection is not None:
       if clips.projection is not None:
@@ -223,21 +223,21 @@ def _backward(clips: Clips, saved: Any, gradient: tuple[State, Array]) -> tuple[
       inputs, d_out = (out, d_out), _times(weights.projection, d_out)
     # 2. the cell
     d_gates, d_cells = of_cell((d_out, d_cells))
-    before = _times(recurrent, d_gates), d_cells
+    d_before = _times(recurrent, d_gates), d_cells
     # 1. a fresh token has its state from `first`
-    state = _where(_swap(_at(fresh, t)), zero, before)
-    d_first = jax.tree.map(lambda total, all, rest: total + (all - rest).sum(1), d_first, before, state)
+    state = _where(_swap(_at(fresh, t)), zero, d_before)
+    d_first = jax.tree.map(lambda total, all, rest: total + (all - rest).sum(1), d_first, d_before, state)
     if passed is not None:
       state = jax.tree.map(jnp.add, state, _where(_swap(_at(passed, t)), after, zero))
     return state, d_first, _put(t, factors, (d_gates, *inputs))
 
-  factors: Any = (jnp.zeros_like(kept[2]),)
+  factors: Any = (gates,)  # each token's gradient takes the place of its gates, which saves an array
   if weights.projection is not None:
-    factors = (*factors, jnp.zeros((c, length, b, f), states.dtype), jnp.zeros_like(states))
+    factors = (gates, jnp.zeros((c, length, b, f), states.dtype), jnp.zeros_like(states))
   state, d_first, factors = jax.lax.fori_loop(0, length, step, (_swap(gradient[0]), zeros, factors))
   # U and P: sums over tokens l and rows b of (input of the product) x (gradient of its output)
   d_gates, *inputs = factors
-  d_recurrent = jnp.einsum('clbp,clbq->cpq', kept[0], d_gates).reshape(weights.recurrent.shape)
+  d_recurrent = jnp.einsum('clbp,clbq->cpq', h_before, d_gates).reshape(weights.recurrent.shape)
   d_projection = jnp.einsum('clbf,clbp->cfp', *inputs) if inputs else None
   d_gates = d_gates.swapaxes(0, 2).reshape(b, length, c, 4, f)
   return None, None, Weights(d_recurrent, d_projection), Moving(d_gates, _swap(state), d_first)
@@ -275,9 +275,12 @@ def _apart(x: Array) -> Array:
 def _turned(weights: Array) -> Array:
   """Transpose [c, p, q] -> [c, q, p].
 
-  It is called before the loop, because XLA would do it at each token.
+  It is called before the loop, because XLA would do it at each token. A CPU that may choose the layout copies twice.
   """
-  return _apart(weights.swapaxes(1, 2))
+  weights = weights.swapaxes(1, 2)
+  if sharding.device().platform != 'cpu':
+    return weights
+  return with_layout_constraint(weights, Layout(major_to_minor=(0, 1, 2)))
 
 
 def _times(weights: Array, x: Array) -> Array:
