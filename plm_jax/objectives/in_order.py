@@ -1,8 +1,9 @@
 """Updates of word vectors by one pair after another, as in word2vec.c, by a loop that numba compiles for a CPU.
 
 A gradient of a batch sums its pairs: XLA reads, adds and writes arrays of them, and frequent words move by many sums of
-old vectors. The loop reads and writes the tables in place. Vectors of outputs move after each pair, and the vector of
-an input word after the pairs of its position (skip-gram) or after each bag. The batch, its pairs and its negatives are
+old vectors. The loop reads and writes the tables in place. The vectors of both sides move after each pair or bag. The
+pairs of an input position follow one another, so its row is read and written once; in word2vec.c those of a centre do.
+The batch, its pairs and its negatives are
 those of the other updates, and one thread walks through them, so the result is reproducible.
 
 XLA calls the loop through its foreign function interface, whose structs `_handler` reads (xla/ffi/api/c_api.h).
@@ -92,8 +93,8 @@ def _registered(width: int, bags: bool, letters: bool) -> tuple[str, Any]:
   return name, handler
 
 
-def _moves(jit: Any, width: int) -> tuple[Any, Any, Any]:
-  """Build functions that read an input, move it, and move outputs."""
+def _moves(jit: Any, width: int) -> tuple[Any, Any, Any, Any]:
+  """Build functions that read an input, rate it, move it, and move outputs."""
 
   @jit
   def add_word(vector, token, letters, words, ngrams):  # type: ignore[no-untyped-def]
@@ -108,6 +109,18 @@ def _moves(jit: Any, width: int) -> tuple[Any, Any, Any]:
       row = ngrams[gram]
       for j in range(width):
         vector[j] += by * row[j]
+
+  @jit
+  def rate_of(letters, rates):  # type: ignore[no-untyped-def]
+    """Compute the rate at which the mean of a word and its n-grams moves."""
+    count = 0
+    while count < len(letters) and letters[count] >= 0:
+      count += 1
+    moves = count  # an n-gram that stands m times in its word moves m times, and with it m parts of the mean
+    for a in range(count):
+      for b in range(a):
+        moves += 2 * (letters[a] == letters[b])
+    return (rates[0] + moves * rates[-1]) / np.float32(1 + count) if moves else rates[0]
 
   @jit
   def move_word(error, token, letters, words, ngrams, rates):  # type: ignore[no-untyped-def]
@@ -164,7 +177,7 @@ def _moves(jit: Any, width: int) -> tuple[Any, Any, Any]:
         row[j] = old + by * vector[j]
     return chance, first > best, 0, squares
 
-  return add_word, move_word, predict
+  return add_word, rate_of, move_word, predict
 
 
 def _loop(numba: Any, width: int, bags: bool) -> Any:
@@ -172,12 +185,12 @@ def _loop(numba: Any, width: int, bags: bool) -> Any:
   fast = {'reassoc', 'contract', 'nsz', 'arcp', 'afn'}  # sums in any order; NaN and infinity are respected
   jit = functools.partial(numba.njit, fastmath=fast, error_model='numpy')
   prefetch = _prefetch(numba, width)
-  add_word, move_word, predict = _moves(jit, width)
+  add_word, rate_of, move_word, predict = _moves(jit, width)
 
   @jit
   def loop(rates, tokens, pairs, targets, number, weights, letters, words, output, ngrams, sums):  # type: ignore[no-untyped-def]
     vector, error, near = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(pairs.shape[2], np.intp)
-    logits = np.empty(targets.shape[2], np.float32)
+    start, logits = np.empty(width, np.float32), np.empty(targets.shape[2], np.float32)
     length, half = tokens.shape[1], pairs.shape[2] // 2
     nats, right, total, wrong, squares = 0.0, 0.0, 0.0, 0, np.float64(0)
     for r in range(len(tokens)):
@@ -208,7 +221,9 @@ def _loop(numba: Any, width: int, bags: bool) -> Any:
         for j in range(width):
           vector[j] /= max(size, 1)
           square += vector[j] * vector[j]
-        # 3. its predictions, and the input moves
+        if not bags:  # a bag has one pair
+          start[:], by = vector, rate_of(letters[r, near[0]], row_rates)
+        # 3. its predictions, after each of which both sides move; rows of the input are written at the end
         for m in range(n, end):
           for k in range(targets.shape[2]):
             prefetch(output, np.intp(targets[r, min(m + _AHEAD, number[r] - 1), k]))
@@ -222,6 +237,11 @@ def _loop(numba: Any, width: int, bags: bool) -> Any:
             total += weights[r]
             wrong += not_finite
             squares += slopes * square
+            if not bags:
+              square = np.float32(0)
+              for j in range(width):
+                vector[j] = start[j] + by * error[j]
+                square += vector[j] * vector[j]
         for j in range(width):
           moved += error[j] * error[j]
         squares += size * moved

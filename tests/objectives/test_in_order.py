@@ -42,7 +42,7 @@ def make_step(task, batch, **settings):
 
 
 def after_word2vec_c(params, example, *, bags, rate, output_rate):
-  """TrainModelThread in float64, with the pairs of a position together; the loss of each pair."""
+  """TrainModelThread in float64, by input position; the loss of each pair."""
   tables = {path: np.array(leaf, np.float64) for path, leaf in flat(params).items()}
   inputs, outputs, ngrams = (tables.get(path) for path in (in_order.INPUTS, in_order.OUTPUTS, in_order.NGRAMS))
   found = jax.tree.map(np.asarray, example.inputs)
@@ -55,24 +55,22 @@ def after_word2vec_c(params, example, *, bags, rate, output_rate):
       own += [(ngrams, gram) for gram in grams if gram >= 0]
     if bags:
       bagged = [[at + offset for offset, take in zip(offsets, pairs[row, at], strict=True) if take] for at in range(16)]
-      steps = [(near, [at]) for at, near in enumerate(bagged) if near]
+      steps = [(near, at) for at, near in enumerate(bagged) if near]
     else:
-      readers = pairs[row, : number[row], 0]
-      steps = [([at], np.flatnonzero(readers == at)) for at in sorted(set(readers.tolist()))]
-    for near, own in steps:
+      steps = [([at], n) for n, at in enumerate(pairs[row, : number[row], 0])]
+    for near, n in steps:
       if not example.targets['weights'][row].any():
         continue
       mean, error = sum(sum(t[i] for t, i in parts[at]) / len(parts[at]) for at in near) / len(near), 0.0
-      for n in own:
-        nats.append(0.0)
-        for k, word in enumerate(words[row, n]):
-          if not k or word != words[row, n, 0]:
-            chance = 1 / (1 + np.exp(-mean @ outputs[word]))
-            nats[-1] -= np.log(chance if k == 0 else 1 - chance)
-            error, outputs[word] = (
-              error + ((k == 0) - chance) * outputs[word],
-              outputs[word] + output_rate * ((k == 0) - chance) * mean,
-            )
+      nats.append(0.0)
+      for k, word in enumerate(words[row, n]):
+        if not k or word != words[row, n, 0]:
+          chance = 1 / (1 + np.exp(-mean @ outputs[word]))
+          nats[-1] -= np.log(chance if k == 0 else 1 - chance)
+          error, outputs[word] = (
+            error + ((k == 0) - chance) * outputs[word],
+            outputs[word] + output_rate * ((k == 0) - chance) * mean,
+          )
       for at in near:
         for table, index in parts[at]:
           table[index] += rate * error
