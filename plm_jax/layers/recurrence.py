@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.layout import Layout, with_layout_constraint
+from jax.experimental import layout
 
 from plm_jax.core import sharding
 from plm_jax.core.errors import one_of
@@ -280,7 +280,7 @@ def _turned(weights: Array) -> Array:
   weights = weights.swapaxes(1, 2)
   if sharding.device().platform != 'cpu':
     return weights
-  return with_layout_constraint(weights, Layout(major_to_minor=(0, 1, 2)))
+  return layout.with_layout_constraint(weights, layout.Layout(major_to_minor=(0, 1, 2)))
 
 
 def _times(weights: Array, x: Array) -> Array:
