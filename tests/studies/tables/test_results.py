@@ -14,7 +14,7 @@ from plm_jax.studies.tables import cells, file, render, runs
 RESULTS = pathlib.Path('experiments/results')
 DRAWN_WITH = {'matplotlib': '3.11.2', 'pillow': '13.0.0'}  # what drew the pictures that are there
 OTHER_FORM = {  # tables whose command would make their runs again, and why
-  'roberta/table_1': 'its kernels start from .02, and those of the table today from .06',
+  'roberta/table_1': 'its kernels start from .02, and those of the table today from .06'
 }
 FOLDERS = sorted(found.parent for found in RESULTS.glob('*/*/cells.json'))
 
