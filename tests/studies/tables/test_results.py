@@ -13,9 +13,6 @@ from plm_jax.studies.tables import cells, file, render, runs
 
 RESULTS = pathlib.Path('experiments/results')
 DRAWN_WITH = {'matplotlib': '3.11.2', 'pillow': '13.0.0'}  # what drew the pictures that are there
-OTHER_FORM = {  # tables whose command would make their runs again, and why
-  'roberta/table_1': 'its kernels start from .02, and those of the table today from .06'
-}
 FOLDERS = sorted(found.parent for found in RESULTS.glob('*/*/cells.json'))
 
 
@@ -44,13 +41,7 @@ def test_the_command_of_a_table_finds_its_runs(folder, tmp_path):
   seeds = {name: int(given[name]) for name in ('seeds', 'first_seed') if name in given}
   table = file.read(words[words.index('tables') + 1], kept['scale'], **seeds)
   plan = runs.plan(table, runs.Places(tmp_path, given.get('data'), given.get('corpus')))
-  assert (cells.names(plan) == kept['cells']) is (folder.relative_to(RESULTS).as_posix() not in OTHER_FORM)
-
-
-def test_tables_of_another_form_are_named_to_readers():
-  said = ' '.join((RESULTS / 'README.md').read_text().partition('| paper |')[0].split())
-  named = {f'{paper.lower()}/table_{number}' for paper, number in re.findall(r"(\w+)'s Table (\d)", said)}
-  assert named == set(OTHER_FORM)
+  assert cells.names(plan) == kept['cells']
 
 
 @pytest.mark.parametrize('folder', FOLDERS, ids=lambda folder: '/'.join(folder.parts[-2:]))
