@@ -12,7 +12,7 @@ plm-jax vocab train --source=../shared/data/classic_books --name=words --size=80
 plm-jax train --config=experiments/elmo/pretrain.py:cut --workdir=runs/elmo/cut
 
 Hardware: the released code took three GTX 1080 and two weeks for 10 epochs. An epoch has about 0.77 billion tokens.
-Slice: v5e:4x4, 9.3 hours by cycles.
+Slice: v5e:4x4, 9.2 hours by cycles.
 Expect (1B Word, test): perplexity 39.7, the mean of both directions, of original (§3.4). Our own figure of `cut`,
 one seed, 25 minutes on two CPU cores that other programs shared, 1.3 million words: 97.5 on validation, of 8,000 words.
 
