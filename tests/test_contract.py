@@ -108,6 +108,7 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
   ('span-xlnet', r'trunk/layers/1/mlp_norm/bias'): 'and in XLNet',
   ('scalar_mix', r'trunk/(?!scalar_mix/|vectors/).*'): 'the trunk is frozen',
   ('contrastive-gpt_bert', r'trunk/head/.*'): 'no logits',
+  ('minimal_pairs-xlnet', r'trunk/layers/./type(s|_bias)'): 'softmax does not see what is added to all words',
   ('adapters-gpt_bert', r'trunk/head/.*'): 'no logits',
   ('multitask', r'two/.*'): 'the rows are those of another part',
   ('multiview', r'text/.*'): 'the rows are labelled',

@@ -177,6 +177,7 @@ class Elmo(nn.Module):
   NAME = 'elmo'
   INPUTS = ('characters', 'segment_ids', 'type_ids')
   ATTENTION: AttentionKind = 'bidirectional'
+  PREDICTS_NEXT = False
 
   @property
   def hidden_dim(self) -> int:

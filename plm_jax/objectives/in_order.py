@@ -94,7 +94,7 @@ def _registered(width: int, bags: bool, letters: bool) -> tuple[str, Any]:
 
 
 def _moves(jit: Any, width: int) -> tuple[Any, Any, Any, Any]:
-  """Build functions that read an input, rate it, move it, and move outputs."""
+  """Build functions that read and move inputs and outputs."""
 
   @jit
   def add_word(vector, token, letters, words, ngrams):  # type: ignore[no-untyped-def]
@@ -112,7 +112,7 @@ def _moves(jit: Any, width: int) -> tuple[Any, Any, Any, Any]:
 
   @jit
   def rate_of(letters, rates):  # type: ignore[no-untyped-def]
-    """Compute the rate at which the mean of a word and its n-grams moves."""
+    """Compute the rate at which the mean of an input moves."""
     count = 0
     while count < len(letters) and letters[count] >= 0:
       count += 1
