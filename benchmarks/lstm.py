@@ -81,7 +81,7 @@ def main() -> None:
   parser.add_argument('--sizes', default=','.join(SIZES))
   parser.add_argument('--rows', type=int, default=16)
   parser.add_argument('--length', type=int, default=64)
-  parser.add_argument('--steps', type=int, default=7, help='timed steps of each, after 8 that are not')
+  parser.add_argument('--steps', type=int, default=7, help=f'timed steps of each, after {WARM_UP} that are not')
   parser.add_argument('--clock', choices=CLOCKS, default='wall')
   parser.add_argument('--no_memory', action='store_true', help='leave out the second table')
   arguments = parser.parse_args()

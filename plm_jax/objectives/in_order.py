@@ -3,8 +3,8 @@
 A gradient of a batch sums its pairs: XLA reads, adds and writes arrays of them, and frequent words move by many sums of
 old vectors. The loop reads and writes the tables in place. The vectors of both sides move after each pair or bag. The
 pairs of an input position follow one another, so its row is read and written once; in word2vec.c those of a centre do.
-The batch, its pairs and its negatives are
-those of the other updates, and one thread walks through them, so the result is reproducible.
+The batch, its pairs and its negatives are those of the other updates, and one thread walks through them, so the result
+is reproducible.
 
 XLA calls the loop through its foreign function interface, whose structs `_handler` reads (xla/ffi/api/c_api.h).
 """
@@ -97,15 +97,21 @@ def _moves(jit: Any, width: int) -> tuple[Any, Any, Any, Any]:
   """Build functions that read and move inputs and outputs."""
 
   @jit
+  def number_of(letters):  # type: ignore[no-untyped-def]
+    """Count the n-grams of a word, which precede -1."""
+    count = 0
+    while count < len(letters) and letters[count] >= 0:
+      count += 1
+    return count
+
+  @jit
   def add_word(vector, token, letters, words, ngrams):  # type: ignore[no-untyped-def]
     """Add the mean of a word and its n-grams to a vector."""
-    count = 1
-    while count <= len(letters) and letters[count - 1] >= 0:
-      count += 1
-    by, row = np.float32(1 / count), words[token]
+    count = number_of(letters)
+    by, row = np.float32(1 / (1 + count)), words[token]
     for j in range(width):
       vector[j] += by * row[j]
-    for gram in letters[: count - 1]:
+    for gram in letters[:count]:
       row = ngrams[gram]
       for j in range(width):
         vector[j] += by * row[j]
@@ -113,14 +119,12 @@ def _moves(jit: Any, width: int) -> tuple[Any, Any, Any, Any]:
   @jit
   def rate_of(letters, rates):  # type: ignore[no-untyped-def]
     """Compute the rate at which the mean of an input moves."""
-    count = 0
-    while count < len(letters) and letters[count] >= 0:
-      count += 1
+    count = number_of(letters)
     moves = count  # an n-gram that stands m times in its word moves m times, and with it m parts of the mean
     for a in range(count):
       for b in range(a):
         moves += 2 * (letters[a] == letters[b])
-    return (rates[0] + moves * rates[-1]) / np.float32(1 + count) if moves else rates[0]
+    return np.float32((rates[0] + moves * rates[-1]) / (1 + count))
 
   @jit
   def move_word(error, token, letters, words, ngrams, rates):  # type: ignore[no-untyped-def]
