@@ -10,6 +10,8 @@ import numpy as np
 
 from plm_jax.core.types import Array
 
+Start = Literal['normal', 'sinusoids']  # initial values of a learned table
+
 MOST_OF_A_CONSTANT = 2**31  # bytes: programs travel as protocol buffers
 
 
@@ -180,6 +182,11 @@ def sinusoid_table(std: float) -> nn.initializers.Initializer:
     return jnp.asarray(scale * _sinusoids(np.arange(rows), dim=dim)[:, :dim], dtype)
 
   return table
+
+
+def start_of(how: Start, normal: nn.initializers.Initializer, *, std: float) -> nn.initializers.Initializer:
+  """Return the initializer of a learned position table: `normal`, or `sinusoid_table`."""
+  return normal if how == 'normal' else sinusoid_table(std)
 
 
 def relative_sinusoids(num_queries: int, num_keys: int, *, dim: int) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 from plm_jax.core.keywords import Count, Depth, Epsilon, NonNegativeInt, PartRate, Std
 from plm_jax.core.sharding import constrain
 from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, from_heads, to_heads, truncated_normal
@@ -49,6 +50,8 @@ class Config:
   dropout: PartRate = 0.1  # rate after embeddings and after each sublayer
   attention_dropout: PartRate = 0.1  # rate on attention weights
   init_std: Std = 0.02  # standard deviation of the truncated normal that initialises all kernels and tables
+  # initial values of the position table: 'normal' like other tables, or 'sinusoids'
+  position_init: position.Start = 'normal'
   vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
   tied: bool = True  # the output matrix is the token table; otherwise a separate matrix
 
@@ -172,7 +175,8 @@ class Albert(OneStack):
     c, dtype = self.config, self.execution.dtype
     init = truncated_normal(c.init_std)
     self.token_embed = self.embed or self.make_table(init)
-    self.position_embed = Embed(c.max_length, c.embed_dim, ('positions', 'embed'), init, dtype=dtype)
+    start = position.start_of(c.position_init, init, std=c.init_std)
+    self.position_embed = Embed(c.max_length, c.embed_dim, ('positions', 'embed'), start, dtype=dtype)
     self.type_embed = Embed(c.num_types, c.embed_dim, ('types', 'embed'), init, dtype=dtype)
     self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
     self.embed_dropout = Dropout(c.dropout)

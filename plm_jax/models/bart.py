@@ -50,6 +50,8 @@ class Config:
   attention_dropout: PartRate = 0.0  # rate on attention weights; the released fine-tuning uses .1
   mlp_dropout: PartRate = 0.0  # rate inside the feed-forward
   init_std: Std = 0.02  # standard deviation of the normal that initialises kernels and tables
+  # initial values of the position tables: 'normal' like other tables, or 'sinusoids'
+  position_init: position.Start = 'normal'
   # id before a text that the decoder reads to label it; None is its last token (BART)
   label_start: NonNegativeInt | None = None
   label_end: NonNegativeInt | None = None  # id whose last state represents a text to label; None is its last token
@@ -102,7 +104,8 @@ class Stack(nn.Module):
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     rows = c.max_length + c.position_offset
-    self.position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), normal(c.init_std), dtype=dtype)
+    start = position.start_of(c.position_init, normal(c.init_std), std=c.init_std)
+    self.position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), start, dtype=dtype)
     self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
     self.dropout = Dropout(c.dropout)
     through = stack(Block, num_layers=self.num_layers, execution=self.execution, methods=('decode', 'read'))

@@ -53,7 +53,7 @@ class Config:
   attention_dropout: PartRate = 0.1  # rate on attention weights
   init_std: Std = 0.02  # standard deviation of the truncated normal that initialises all kernels and tables
   # initial values of the position table: 'normal' like other tables, or 'sinusoids'
-  position_init: Literal['normal', 'sinusoids'] = 'normal'
+  position_init: position.Start = 'normal'
   vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
   tied: bool = True  # the output matrix is the token table; otherwise a separate matrix
   # name of pretrained checkpoints that share RoBERTa's or BERT's (ERNIE) architecture; '' for others
@@ -121,7 +121,7 @@ class Bert(OneStack):
     self.token_embed = self.embed or self.make_table(init)
     if shared is None:
       rows = c.max_length + c.position_offset
-      start = init if c.position_init == 'normal' else position.sinusoid_table(c.init_std)
+      start = position.start_of(c.position_init, init, std=c.init_std)
       self.position_embed = Embed(rows, width, ('positions', 'embed'), start, dtype=dtype)
       self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
       if c.num_types:

@@ -59,6 +59,8 @@ class Config:
   # standard deviation of the normal that initialises kernels and tables; init_std / sqrt(2n) for kernels that write to
   # the residual stream. 'deepnorm' has Xavier kernels instead
   init_std: Std = 0.02
+  # initial values of the position tables: 'normal' like other tables, or 'sinusoids'
+  position_init: position.Start = 'normal'
   vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
 
   def __post_init__(self):
@@ -149,8 +151,10 @@ class Glm(Base):
     init = normal(c.init_std)
     self.token_embed = self.embed or self.make_table(init)
     rows = c.max_length + 1
-    self.position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype)
-    self.block_position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype)
+    table = partial(
+      Embed, rows, c.hidden_dim, ('positions', 'embed'), position.start_of(c.position_init, init, std=c.init_std)
+    )
+    self.position_embed, self.block_position_embed = table(dtype=dtype), table(dtype=dtype)
     self.embed_dropout = Dropout(c.dropout)
     layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode',))
     self.layers = layers(c, self.execution)

@@ -60,6 +60,8 @@ class Config:
   attention_dropout: PartRate = 0.1  # rate on attention weights
   init_std: Std = 0.02  # standard deviation of the normal that initialises kernels and the token table
   position_std: Std = 0.01  # the same for the position table (GPT-2's code: .01)
+  # initial values of the position table: 'normal' like other tables, or 'sinusoids'
+  position_init: position.Start = 'normal'
   scale_residual: bool = True  # divide the initial kernels that write to the residual stream by sqrt(2n) (GPT-2 §2.3)
   # number of keys that a query sees, its own and those before it; None for the whole context
   window: Count | None = None
@@ -174,7 +176,8 @@ class Gpt(OneStack):
     c, dtype = self.config, self.execution.dtype
     self.token_embed = self.embed or self.make_table(normal(c.init_std))
     rows = c.max_length + c.position_offset
-    self.position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), normal(c.position_std), dtype=dtype)
+    start = position.start_of(c.position_init, normal(c.position_std), std=c.position_std)
+    self.position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), start, dtype=dtype)
     self.embed_dropout = Dropout(c.dropout if c.embed_dropout is None else c.embed_dropout)
     if c.embed_dim:
       init = normal(c.init_std)

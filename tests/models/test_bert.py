@@ -210,24 +210,6 @@ def test_a_row_longer_than_the_table_is_refused(trunk, params):
   jax.eval_shape(lambda: trunk.apply({'params': params}, tokens[:, :32], segment_ids=tokens[:, :32]))
 
 
-def test_positions_can_start_from_sinusoids():
-  sizes = dict(hidden_dim=32, num_layers=1, num_heads=2, mlp_dim=32, max_length=40, init_std=0.06)
-  tables = {
-    start: bert.make(vocab_size=9, variant='tiny', overrides=sizes | {'position_init': start}).init(
-      jax.random.key(0), method='init_all'
-    )['params']
-    for start in ('normal', 'sinusoids')
-  }
-  table = np.asarray(jax.tree.leaves(tables['sinusoids'].pop('position_embed'))[0])
-  tables['normal'].pop('position_embed')
-  assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), tables['normal'], tables['sinusoids']))
-  assert table.shape == (40, 32) and abs(np.sqrt((table**2).mean()) - 0.06) < 1e-6
-  products = table @ table.T  # of two positions: by their distance alone
-  assert all(np.ptp(np.diagonal(products, n)) < 1e-6 for n in range(40)) and products[0, 1] > products[0, 9]
-  with pytest.raises(ValueError, match='sinusoids'):
-    bert.make(vocab_size=9, variant='tiny', overrides={'position_init': 'sines'})
-
-
 def test_bfloat16_keeps_parameters_and_logits_in_float32():
   trunk = tiny.make_trunk('bert', execution=Execution(dtype='bfloat16'))
   batch = tiny.make_batch()

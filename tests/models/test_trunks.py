@@ -272,3 +272,25 @@ def test_directions_of_an_lstm_are_the_states_that_its_layers_add():
 
 def test_xlnet_reuses_half_a_row():
   assert xlnet.make(vocab_size=61, variant='tiny').reuse(12) == 6
+
+
+@pytest.mark.parametrize('name', ['albert', 'bart', 'bert', 'glm', 'gpt'])
+def test_tables_of_positions_can_start_from_sinusoids(name):
+  make = importlib.import_module(f'plm_jax.models.{name}').make
+  std = 'position_std' if name == 'gpt' else 'init_std'
+  params = {}
+  for start in ('normal', 'sinusoids'):
+    trunk = make(vocab_size=9, variant='tiny', overrides={'max_length': 40, std: 0.06, 'position_init': start})
+    tree = trunk.init(jax.random.key(0), method='init_all')['params']
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    params[start] = {jax.tree_util.keystr(path, simple=True, separator='/'): np.asarray(leaf) for path, leaf in leaves}
+  tables = [path for path in params['normal'] if any(path.startswith(of) for of in trunk.position_rows)]
+  assert len(tables) == len(trunk.position_rows)
+  for path, value in params['sinusoids'].items():
+    assert (value == params['normal'][path]).all() == (path not in tables), path
+  for table in (params['sinusoids'][path] for path in tables):
+    assert abs(np.sqrt((table**2).mean()) - 0.06) < 1e-6
+    products = table @ table.T  # of two positions: by their distance alone
+    assert all(np.ptp(np.diagonal(products, n)) < 1e-6 for n in range(40)) and products[0, 1] > products[0, 9]
+  with pytest.raises(ValueError, match='sinusoids'):
+    make(vocab_size=9, variant='tiny', overrides={'position_init': 'sines'})
