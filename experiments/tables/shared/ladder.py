@@ -50,6 +50,8 @@ def sizes(rung: str, model: str) -> dict[str, Any]:
     own |= dict.fromkeys(('num_layers', 'num_decoder_layers'), own['num_layers'] // 2)
   if model in ('t5', 'gpt_bert'):  # their parameters start as their papers say, whatever the width
     del own['init_std']
+  if model in ('t5', 'gpt_bert', 'xlnet'):  # their positions are relative
+    del own['position_init']
   if model == 't5':
     own['head_dim'] = own['hidden_dim'] // own['num_heads']
   if model == 'xlnet':  # the memory is the row before

@@ -6,7 +6,7 @@ runs                digest -> metrics (`not_finite` has the non-finite ones), sc
                     (`rows`) or, for a metric that is no mean over examples, contributions of groups of examples
                     (`groups`), checksums of the data, cost, versions, and if known the commit (`code`) and the machine
 failed              digest -> why there is no result
-plateau             loss of the reference row and entropy of its vocabulary's frequencies, in nats
+plateau             loss of the reference row and of the best guess without context, in nats
 machine, code       those of runs that were recorded without their own
 sha256              checksum of all of these; files of earlier versions have none
 """
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import entr
 
 from plm_jax import scores
 from plm_jax.core.errors import ConfigError
@@ -252,7 +253,7 @@ def unpacked(scores_: Mapping[str, Any]) -> np.ndarray:
 
 
 def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
-  """Compute the loss of a pre-training and the entropy of frequencies.
+  """Compute the loss of a pre-training, and the least loss that frequencies of tokens give without context.
 
   Both are in nats per token. Empty if the run has no finite perplexity or its vocabulary no counts. Damaged lines of
   metrics are logged and left out.
@@ -263,9 +264,37 @@ def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
   counts = tokenizer.load(folder.vocab).counts if files.is_folder(folder.vocab) else None
   if not len(perplexities) or counts is None:
     return {}
-  share = np.asarray(counts, float)
-  share = share[share > 0] / share.sum()
-  return {'loss': round(math.log(perplexities[-1]), 4), 'frequencies': round(float(-(share * np.log(share)).sum()), 4)}
+  objective = files.read_json(folder.config, default={}).get('objective') or {}
+  least = without_context(np.asarray(counts, float), **_shown(objective))
+  return {'loss': round(math.log(perplexities[-1]), 4), 'frequencies': round(least, 4)}
+
+
+def _shown(objective: Mapping[str, Any]) -> dict[str, float]:
+  """Return the shares of the positions to guess that show a random token or the right one."""
+  edit = objective.get('edit') or {}
+  if edit.get('name') == 'bert_80_10_10':
+    return {'random': edit['random'], 'kept': 1 - edit['mask'] - edit['random']}
+  return {'kept': objective['keep']} if objective.get('name') == 'rtd' else {}
+
+
+def without_context(counts: np.ndarray, *, random: float = 0.0, kept: float = 0.0) -> float:
+  """Compute the least mean loss of a hidden token that is guessed from its own position alone, in nats.
+
+  Without `random` and `kept` it is the entropy of the frequencies. BERT shows a random token at some of the positions
+  to guess, and the right one at others. The best guess there weighs the token that is seen.
+
+  Args:
+    counts: f64[v], how often each token of the vocabulary occurs.
+    random: share of the positions with a token drawn from the whole vocabulary.
+    kept: share of the positions with the right token.
+  """
+  share, size = counts / counts.sum(), len(counts)
+  # P(seen, right) is other[right], and same[right] where the two are one token; entr(p) is -p log p
+  other = random * share / size
+  same = other + kept * share
+  seen = kept * share + random / size
+  both = (size - 1) * entr(other).sum() + entr(same).sum()
+  return float((1 - random - kept) * entr(share).sum() + both - entr(seen).sum())
 
 
 def made_by(results: Mapping[str, Any], key: str) -> dict[str, int]:

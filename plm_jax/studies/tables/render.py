@@ -15,7 +15,7 @@ from plm_jax.studies.tables.intervals import Measured
 from plm_jax.studies.tables.measured import constant, measured, num_at_chance
 from plm_jax.studies.tables.published import DIFFERS
 
-LEFT = 0.5  # nats below the entropy of word frequencies at which a network has left the plateau
+LEFT = 0.5  # nats below the best guess without context at which a network has left the plateau
 MARKS = {
   'A': 'official repository',
   'B': 'text of the paper',
@@ -327,12 +327,12 @@ def _plateau_facts(table: Table, results: Mapping[str, Any]) -> list[str]:
     return []
   below = plateau['frequencies'] - plateau['loss']
   verdict = (
-    'it learned more than frequencies' if below >= LEFT else 'IT DID NOT LEAVE THE PLATEAU, and the table says little'
+    'it learned from context' if below >= LEFT else 'IT DID NOT LEAVE THE PLATEAU, and the table says little'
   )
   near = [f'{row} ({distance:.2f})' for row, distance in _below(table, results).items() if distance < LEFT]
   return [
-    f'The pre-training of {table.reference!r} ends at {plateau["loss"]:.2f} nats a token, {below:.2f} below the '
-    f'entropy of word frequencies ({plateau["frequencies"]:.2f}): {verdict}.',
+    f'The pre-training of {table.reference!r} ends at {plateau["loss"]:.2f} nats a token, {below:.2f} below the best '
+    f'guess without context ({plateau["frequencies"]:.2f}): {verdict}.',
     *([f'Less than {LEFT:.2f} below it, of their pre-trainings the nearest: {", ".join(near)}.'] if near else []),
   ]
 
