@@ -2,7 +2,8 @@
 
 plm-jax tables experiments/tables/electra_5.py --scale=small --workdir=runs/tables --data=../shared/data
 
-Small: a generator half as wide as the trunk; rows of 64 tokens.
+Small: a generator half as wide as the trunk; rows of 64 tokens. On the rungs all networks have relative positions as
+well (`bert.RELATIVE`), and the loss of discriminators a tenth of the weight.
 
 Scales 1m, 5m and 30m have the columns of shared/ladder.py; SST-2 is then in runs/data/sst2_sentences, which
   python launch/sst2_sentences.py ../shared/data/glue_sst2 runs/data/sst2_sentences
@@ -25,12 +26,13 @@ LADDER = ('SST-2', 'TREC', 'EWT probe')
 def get_table(scale):
   """Takes a scale."""
   rows = {}
+  is_rung = scale in scales.RUNGS
   for name, (predict, weight, published) in ROWS.items():
+    weight = bert.WEIGHT if is_rung and weight > 1 else weight
     rows[name] = bert.electra(scale, 'electra/base.py', objective__predict=predict, objective__weight=weight)
     rows[name] |= dict(published={'GLUE': published})
-  is_rung = scale in scales.RUNGS
-  masks = scales.masks(scale, lifted=True) if is_rung else {}
-  rows['BERT'] = scales.pretraining(scale, 'bert/base.py', 'mlm', **masks) | dict(published={'GLUE': 82.2})
+  own = scales.masks(scale, lifted=True) | dict(small=scales.SIZES | bert.RELATIVE) if is_rung else {}
+  rows['BERT'] = scales.pretraining(scale, 'bert/base.py', 'mlm', **own) | dict(published={'GLUE': 82.2})
   columns = tasks.glue(scale, *TASKS)
   if is_rung:  # discriminators have no head that tells words
     made = ladder.columns(scale, 'SST-2')

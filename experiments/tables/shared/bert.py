@@ -17,6 +17,12 @@ LIKE_SPANBERT = dict(
 )  # fmt: skip
 
 
+# Of a million parameters that read 3 million tokens no discriminator leaves the share of replaced tokens without these
+# positions, nor its generator the frequencies of words. With the weight of the paper both do so later.
+RELATIVE = dict(relative_buckets=32)
+WEIGHT = 5.0  # of the loss of discriminators, 50 in the paper
+
+
 def bert(scale: str, config: str, **keys: Any) -> dict[str, Any]:
   """Return config and keys of a row of BERT; see `scales.pretraining`.
 
@@ -28,15 +34,18 @@ def bert(scale: str, config: str, **keys: Any) -> dict[str, Any]:
 def electra(scale: str, config: str, **keys: Any) -> dict[str, Any]:
   """Return config and keys of a row of ELECTRA; see `scales.pretraining`.
 
-  At the small scale and on the rungs the generator is half as wide as the trunk; on the rungs 40 % are masked.
+  At the small scale and on the rungs the generator is half as wide as the trunk. On the rungs 40 % are masked,
+  positions are relative as well, and the discriminator's loss has a tenth of the weight, `WEIGHT`.
   """
-  small = dict(scales.SIZES, embed_dim=128)
-  if scale == 'small' or scale in scales.RUNGS:
-    sizes = small | dict(scales.RUNGS[scale][0] if scale in scales.RUNGS else {})
+  is_rung = scale in scales.RUNGS
+  small = dict(scales.SIZES, embed_dim=128) | (RELATIVE if is_rung else {})
+  if scale == 'small' or is_rung:
+    sizes = small | dict(scales.RUNGS[scale][0] if is_rung else {})
     width = sizes['hidden_dim'] // 2
     generator = dict(sizes, hidden_dim=width, mlp_dim=4 * width, num_heads=width // 64)
     keys |= dict(objective__generator__overrides=generator)
-  keys |= scales.masks(scale) if scale in scales.RUNGS else {}
+  if is_rung:
+    keys = dict(objective__weight=WEIGHT) | keys | scales.masks(scale)
   return scales.pretraining(scale, config, small=small, **keys)
 
 
