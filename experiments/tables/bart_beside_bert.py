@@ -3,7 +3,7 @@
 plm-jax tables experiments/tables/bart_beside_bert.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Both read the same tokens of the same text; the heads of shared/scales.py and shared/ladder.py have the commands that
-make text, vocabulary and SST-2. Small is a rung of `scales.RUNGS`; paper trains the configs unchanged.
+make text, vocabulary and SST-2. Paper trains the configs unchanged.
 A BERT writes like BERT2RND of Rothe et al. 2020: a new decoder reads its states, here through one new encoder layer,
 and starts from its word vectors.
 """
@@ -53,17 +53,16 @@ def _writes(scale):
 
 def get_table(scale):
   """Takes a scale."""
-  rung = '1m' if scale == 'small' else scale
-  sizes = {model: ladder.sizes(rung, model) for model in ('bert', 'bart')} if scale == 'small' else {}
-  bert = scales.pretraining(rung, 'bert/base.py', 'mlm', **scales.masks(rung, lifted=True))
-  bart = scales.pretraining(rung, 'bart/base.py', small=sizes.get('bart'))
-  made = ladder.columns(rung, 'SST-2', *(['TREC'] if rung in scales.RUNGS else []))
+  sizes = scales.SIZES | dict.fromkeys(('num_layers', 'num_decoder_layers'), 1)  # of the BART
+  bert = scales.pretraining(scale, 'bert/base.py', 'mlm', **scales.masks(scale, lifted=True))
+  bart = scales.pretraining(scale, 'bart/base.py', small=sizes)
+  made = ladder.columns('1m', *UNDERSTANDS) if scale == 'small' else ladder.columns(scale, 'SST-2')
   columns = {name: made[name] for name in UNDERSTANDS if name in made} | {WRITES: _writes(scale)}
   writer = {'init_from': BEGINS}
   if scale == 'small':
     vocab = scales.PRETRAINING['vocab']
-    source = dict(name='bert', variant='bert-base', overrides=sizes['bert'])
-    writer |= {'vocab': vocab, 'second_vocab': vocab, 'adapter.source': source, 'model.overrides': sizes['bart']}
+    source = dict(name='bert', variant='bert-base', overrides=scales.SIZES)
+    writer |= {'vocab': vocab, 'second_vocab': vocab, 'adapter.source': source, 'model.overrides': sizes}
   understood = dict.fromkeys((name for name in columns if name != WRITES), 'it is the BERT of the row above')
   rows = {
     BERT: dict(bert, family='bert', without={WRITES: 'an encoder alone writes no text'}),
