@@ -161,3 +161,38 @@ def test_the_plateau_is_that_of_sound_lines_and_finite_values(tmp_path, monkeypa
     lines.write('{"step": 4, "validation/perplexity": 20.0}\n{"step": 5, "validation/perplexity": "nan"}\n')
   entropy = 2 * 0.25 * math.log(4) + 0.5 * math.log(2)  # of shares 1/4, 1/4 and 1/2
   assert cells.plateau(table, folder) == {'loss': round(math.log(20), 4), 'frequencies': round(entropy, 4)}
+
+
+@pytest.mark.parametrize(('random', 'kept'), [(0.0, 0.0), (0.1, 0.1), (0.3, 0.1), (0.1, 0.0), (0.0, 0.15)])
+def test_the_best_guess_without_context_is_that_of_all_pairs(random, kept):
+  """Of a seen and a right token, written out; one token never occurs."""
+  counts = np.array([5.0, 1.0, 0.0, 8.0, 2.0])
+  share, size = counts / counts.sum(), len(counts)
+  joint = random / size * np.ones((size, 1)) * share + kept * np.diag(share)
+  seen = joint.sum(axis=1, keepdims=True)
+  hidden = (1 - random - kept) * -sum(p * math.log(p) for p in share if p)
+  shown = -sum(
+    joint[x, y] * math.log(joint[x, y] / seen[x, 0]) for x in range(size) for y in range(size) if joint[x, y]
+  )
+  assert abs(cells.without_context(counts, random=random, kept=kept) - hidden - shown) < 1e-12
+
+
+@pytest.mark.parametrize(
+  ('objective', 'shown'),
+  [
+    (dict(name='causal_lm'), {}),
+    (dict(name='mlm', edit=dict(name='bert_80_10_10', mask=0.8, random=0.1)), dict(random=0.1, kept=0.1)),
+    (dict(name='mlm', edit=dict(name='to_mask')), {}),
+    (dict(name='rtd', keep=0.15), dict(kept=0.15)),
+  ],
+)
+def test_the_plateau_counts_tokens_that_are_shown(tmp_path, monkeypatch, objective, shown):
+  counts = [4, 0, 1, 2, 9]
+  monkeypatch.setattr(tokenizer, 'load', lambda folder: types.SimpleNamespace(counts=counts))
+  folder = RunFolder(tmp_path)
+  folder.vocab.mkdir()
+  folder.metrics.write_text('{"step": 4, "validation/perplexity": 20.0}\n')
+  folder.config.write_text(json.dumps({'objective': objective}))
+  least = cells.without_context(np.array(counts, float), **shown)
+  found = cells.plateau(types.SimpleNamespace(plateau='validation/perplexity'), folder)
+  assert found['frequencies'] == pytest.approx(least, abs=1e-4)
