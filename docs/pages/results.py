@@ -12,8 +12,8 @@ from pages import markdown
 
 TITLES = {
   'What the paper claims': 'Claims of the paper',
-  'What is asked': 'Questions',
-  'Asked here as well': 'Other questions',
+  'Comparisons': 'Comparisons',
+  'Other comparisons': 'Other comparisons',
 }
 HEAD = '| column | better | than |'  # of a table of claims
 FEW = 7  # columns of a table that a page shows as they are; with more it is turned

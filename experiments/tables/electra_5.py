@@ -21,6 +21,15 @@ ROWS = {  # what the trunk predicts, weight of its loss: average of GLUE
 }
 TASKS = ('SST-2', 'MRPC', 'CoLA')
 LADDER = ('SST-2', 'TREC', 'EWT probe')
+HALF, AFTER = 'BERT, half of the updates', 'ELECTRA after it'
+
+
+def _in_stages(scale, first):
+  """Return rows of a masked LM and of a discriminator that starts from it; each has half of the updates."""
+  half = scales.every(scales.RUNGS[scale][1]['steps'] // 2)
+  second = bert.electra(scale, 'electra/base.py', init_from=(dict(source='{before}', from_='trunk', to='trunk'),))
+  made = [dict(row, keys=row['keys'] | half, published={}) for row in (first, second)]
+  return {HALF: made[0], AFTER: made[1] | dict(after=HALF)}
 
 
 def get_table(scale):
@@ -33,8 +42,12 @@ def get_table(scale):
     rows[name] |= dict(published={'GLUE': published})
   own = scales.masks(scale, lifted=True) | dict(small=scales.SIZES | bert.RELATIVE) if is_rung else {}
   rows['BERT'] = scales.pretraining(scale, 'bert/base.py', 'mlm', **own) | dict(published={'GLUE': 82.2})
-  columns = tasks.glue(scale, *TASKS)
+  columns, asked = tasks.glue(scale, *TASKS), []
   if is_rung:  # discriminators have no head that tells words
+    rows |= _in_stages(scale, rows['BERT'])
+    asked = [
+      dict(column=name, better=AFTER, than=than, asked=True) for than in ('BERT', HALF, 'ELECTRA') for name in LADDER
+    ]
     made = ladder.columns(scale, 'SST-2')
     columns = {'GLUE': dict(empty=tasks.ABSENT['GLUE'])} | {name: made[name] for name in LADDER}
   return dict(
@@ -43,13 +56,16 @@ def get_table(scale):
     mark='C',
     columns=columns,
     rows=tasks.tuned_as(scale, 'electra-base', rows),
-    claims=claims.claims(
-      ('GLUE',) if scale == 'paper' else LADDER if is_rung else TASKS,
-      ('ELECTRA', 'BERT'),
-      ('ELECTRA', 'ELECTRA 15 %'),
-      ('replace MLM', 'BERT'),
-      ('all-tokens MLM', 'replace MLM'),
-    ),
+    claims=[
+      *claims.claims(
+        ('GLUE',) if scale == 'paper' else LADDER if is_rung else TASKS,
+        ('ELECTRA', 'BERT'),
+        ('ELECTRA', 'ELECTRA 15 %'),
+        ('replace MLM', 'BERT'),
+        ('all-tokens MLM', 'replace MLM'),
+      ),
+      *asked,
+    ],
     **scales.seeds(scale, paper=10),
     summary='median' if scale == 'paper' else 'best point on dev' if is_rung else 'mean',
     reference='BERT',

@@ -103,7 +103,7 @@ def abilities(opened: Opened) -> list[str]:
   kind, heads = opened.kind, opened.weights.heads
   if HEAD in heads and not opened.settings:
     return _own({'adapter': opened.weights.adapter})
-  masked = kind == 'bidirectional' and ('mlm' in heads or getattr(opened.trunk, 'PREDICTS_NEXT', False))
+  masked = kind == 'bidirectional' and ('mlm' in heads or opened.trunk.PREDICTS_NEXT)
   supported = {
     'fill': masked or kind == 'encoder-decoder',
     'score': masked or kind == 'causal',

@@ -162,9 +162,9 @@ def _at_chance(table: Table, better: Measured, than: Measured, claim: Claim) -> 
 
 def _heading(table: Table, claim: Claim) -> str:
   if table.mark == 'none':
-    return 'What is asked'
+    return 'Comparisons'
   is_asked = claim.asked or _difference(table, claim) is None
-  return 'Asked here as well' if is_asked else 'What the paper claims'
+  return 'Other comparisons' if is_asked else 'What the paper claims'
 
 
 def _difference(table: Table, claim: Claim) -> float | None:

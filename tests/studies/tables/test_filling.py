@@ -349,7 +349,7 @@ def test_what_needs_no_network_stands_below_the_rows_and_in_claims(set_up, tmp_p
   fill((table, plan, places), tmp_path, Machine(places), monkeypatch)
   lines = (tmp_path / 'out' / 'table.md').read_text().splitlines()
   assert '| bag of words |  |  |  | 30 |' in lines
-  assert '## What is asked' in lines
+  assert '## Comparisons' in lines
   found = next(line for line in lines if line.startswith('| score | one | bag of words |')).split(' | ')
   assert found[4:5] + found[6:8] == ['+7.5', 'agrees', 'no']  # 37.5 in the mean, of 0, 25, 50 and 75
   low, high = map(float, found[5].split(' to '))
