@@ -39,7 +39,7 @@ BANNED = re.compile(
   re.IGNORECASE,
 )
 ERRORS = {'ConfigError', 'RunError', 'WeightsError', 'CheckpointError', 'ValueError', 'TypeError'}
-BUDGET = {'first line': 0, 'banned in code': 1, 'banned in pages': 0, 'long message': 0}
+BUDGET = {'first line': 0, 'banned in code': 0, 'banned in pages': 0, 'long message': 0}
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, ast.AST]]:

@@ -253,7 +253,7 @@ def unpacked(scores_: Mapping[str, Any]) -> np.ndarray:
 
 
 def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
-  """Compute the loss of a pre-training, and the least loss that frequencies of tokens give without context.
+  """Compute the loss of a pre-training and of the best guess without context.
 
   Both are in nats per token. Empty if the run has no finite perplexity or its vocabulary no counts. Damaged lines of
   metrics are logged and left out.
@@ -270,7 +270,7 @@ def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
 
 
 def _shown(objective: Mapping[str, Any]) -> dict[str, float]:
-  """Return the shares of the positions to guess that show a random token or the right one."""
+  """Return shares of hidden positions that show a random or the right token."""
   edit = objective.get('edit') or {}
   if edit.get('name') == 'bert_80_10_10':
     return {'random': edit['random'], 'kept': 1 - edit['mask'] - edit['random']}
@@ -278,9 +278,9 @@ def _shown(objective: Mapping[str, Any]) -> dict[str, float]:
 
 
 def without_context(counts: np.ndarray, *, random: float = 0.0, kept: float = 0.0) -> float:
-  """Compute the least mean loss of a hidden token that is guessed from its own position alone, in nats.
+  """Compute the least loss of hidden tokens that are guessed without context.
 
-  Without `random` and `kept` it is the entropy of the frequencies. BERT shows a random token at some of the positions
+  It is the mean in nats; nothing is known but the token at the hidden position. Without `random` and `kept` it is the entropy of the frequencies. BERT shows a random token at some of the positions
   to guess, and the right one at others. The best guess there weighs the token that is seen.
 
   Args:

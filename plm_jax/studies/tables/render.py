@@ -326,9 +326,7 @@ def _plateau_facts(table: Table, results: Mapping[str, Any]) -> list[str]:
   if not table.reference or not plateau:
     return []
   below = plateau['frequencies'] - plateau['loss']
-  verdict = (
-    'it learned from context' if below >= LEFT else 'IT DID NOT LEAVE THE PLATEAU, and the table says little'
-  )
+  verdict = 'it learned from context' if below >= LEFT else 'IT DID NOT LEAVE THE PLATEAU, and the table says little'
   near = [f'{row} ({distance:.2f})' for row, distance in _below(table, results).items() if distance < LEFT]
   return [
     f'The pre-training of {table.reference!r} ends at {plateau["loss"]:.2f} nats a token, {below:.2f} below the best '
