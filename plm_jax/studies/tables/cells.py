@@ -253,7 +253,7 @@ def unpacked(scores_: Mapping[str, Any]) -> np.ndarray:
 
 
 def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
-  """Compute the loss of a pre-training and of the best guess without context.
+  """Compute the losses of a pre-training and of guesses without context.
 
   Both are in nats per token. Empty if the run has no finite perplexity or its vocabulary no counts. Damaged lines of
   metrics are logged and left out.
@@ -270,7 +270,7 @@ def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
 
 
 def _shown(objective: Mapping[str, Any]) -> dict[str, float]:
-  """Return shares of hidden positions that show a random or the right token."""
+  """Return shares of hidden positions with random and right tokens."""
   edit = objective.get('edit') or {}
   if edit.get('name') == 'bert_80_10_10':
     return {'random': edit['random'], 'kept': 1 - edit['mask'] - edit['random']}
@@ -278,10 +278,10 @@ def _shown(objective: Mapping[str, Any]) -> dict[str, float]:
 
 
 def without_context(counts: np.ndarray, *, random: float = 0.0, kept: float = 0.0) -> float:
-  """Compute the least loss of hidden tokens that are guessed without context.
+  """Compute the least loss of hidden tokens, guessed without context.
 
-  It is the mean in nats; nothing is known but the token at the hidden position. Without `random` and `kept` it is the entropy of the frequencies. BERT shows a random token at some of the positions
-  to guess, and the right one at others. The best guess there weighs the token that is seen.
+  It is a mean in nats: the entropy of the frequencies, where nothing is seen at the hidden positions. BERT shows a
+  random token at some of them and the right one at others, and the best guess there weighs what it sees.
 
   Args:
     counts: f64[v], how often each token of the vocabulary occurs.
