@@ -98,7 +98,7 @@ def test_rows_that_stayed_near_the_plateau_are_named(rendered):
   kept |= {'plateau': {'loss': 4.0, 'frequencies': 6.0}}
   kept['cells']['scratch'] = kept['cells']['two']
   text = render.markdown(table, kept)
-  assert "The pre-training of 'one' ends at 4.00 nats a token, 2.00 below the entropy" in text
+  assert "The pre-training of 'one' ends at 4.00 nats a token, 2.00 below the best guess without context" in text
   assert '- Less than 0.50 below it, of their pre-trainings the nearest: two (0.40).' in text
 
 
