@@ -4,7 +4,7 @@ plm-jax tables experiments/tables/bert_6.py --scale=small --workdir=runs/tables 
 
 Small: a third of the layers, widths of 128 and 256; the largest row has 7 million parameters and takes hours on a CPU.
 Four layers of 256 start their kernels from .042 and learn at half the rate of the rows of 128. With the start and the
-rate of those, .06 and 2e-3, they stay on the plateau of word frequencies, 6.7 nats, for all of 800 steps; with the
+rate of those, .06 and 2e-3, they stay at the frequencies of words, 6.7 nats, for all of 800 steps; with the
 smaller start alone they were there after 240, when they were ended; with both they are at 6.2 then. Eight layers stay
 there with both, and leave it from .03 at a quarter of the rate.
 """

@@ -145,7 +145,7 @@ class Table:
   # how the runs of a cell become one number: mean, median, the run that is best on development examples
   # (`Column.chosen_by`), or the mean of the runs at the point of the grid that is best there in the mean
   summary: Summary = 'mean'
-  reference: str = ''  # row whose pre-training must have left the plateau of word frequencies; empty for none
+  reference: str = ''  # row whose pre-training must have left the plateau; empty for none
   plateau: str = 'validation/perplexity'  # perplexity metric of that pre-training
   note: str = ''  # what differs from the paper at this scale
 

@@ -382,5 +382,5 @@ def draw(table: Table, results: Mapping[str, Any], file: files.Path) -> None:
   keys = ((row, name) for name in table.columns for row in table.rows)
   cells = {key: cell for key in keys if (cell := measured(table, results, *key)) is not None}
   warning = any('PLATEAU' in fact for fact in _plateau_facts(table, results))
-  remark = 'The pre-training did not leave the plateau of word frequencies' if warning else ''
+  remark = 'The pre-training learned nothing from context' if warning else ''
   picture.draw(table, cells, file, remark=remark)
