@@ -21,6 +21,10 @@ ROWS = {  # what the trunk predicts, weight of its loss: average of GLUE
 }
 TASKS = ('SST-2', 'MRPC', 'CoLA')
 LADDER = ('SST-2', 'TREC', 'EWT probe')
+NOTE = (
+  'All networks have relative positions as well as learned ones, 40 % of the tokens are masked, and the loss of '
+  'discriminators has a tenth of its weight. The last two rows have half of the updates each.'
+)
 HALF, AFTER = 'BERT, half of the updates', 'ELECTRA after it'
 
 
@@ -69,4 +73,5 @@ def get_table(scale):
     **scales.seeds(scale, paper=10),
     summary='median' if scale == 'paper' else 'best point on dev' if is_rung else 'mean',
     reference='BERT',
+    note=NOTE if is_rung else '',
   )

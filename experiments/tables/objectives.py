@@ -44,7 +44,8 @@ NOTE = (
   'The share of hidden tokens is that of each paper, except for masked LMs and replaced tokens: 40 %. Encoder-decoders '
   'have half of the layers in each stack. BLiMP is scored as each network was trained: causal LMs by log-likelihood, '
   'masked and permutation LMs by PLL-word-l2r, encoder-decoders and blanks by one token at a time, replaced tokens by '
-  'the log-probability that no token was replaced. The mixture reads no mode token then.'
+  'the log-probability that no token was replaced. The mixture reads no mode token then. Learned positions start from '
+  'sinusoids. The networks of replaced tokens have relative positions as well, and their loss a tenth of the weight.'
 )
 
 
