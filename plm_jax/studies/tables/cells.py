@@ -274,7 +274,7 @@ def _shown(objective: Mapping[str, Any]) -> dict[str, float]:
   edit = objective.get('edit') or {}
   if edit.get('name') == 'bert_80_10_10':
     return {'random': edit['random'], 'kept': 1 - edit['mask'] - edit['random']}
-  return {'kept': objective['keep']} if objective.get('name') == 'rtd' else {}
+  return {'kept': objective['keep']} if 'keep' in objective else {}  # of a generator
 
 
 def without_context(counts: np.ndarray, *, random: float = 0.0, kept: float = 0.0) -> float:
