@@ -75,6 +75,10 @@ def test_parameters_have_the_same_names_and_values(name):
   assert tiny.same(*trees)
 
 
+# LSTMs without a projection: gradients take the place of gates, so that 'none' keeps little beside the products
+IN_PLACE = ('awd_lstm', 'cove')
+
+
 @functools.cache
 def at_work(name, remat):
   """Bytes of the compiled gradient over 8 rows of 512, beside its arguments and results."""
@@ -93,5 +97,5 @@ def at_work(name, remat):
 @pytest.mark.parametrize('name', FILES)
 def test_less_memory_is_at_work_the_less_is_kept(name):
   none, dots, full = (at_work(name, remat) for remat in ('none', 'dots', 'full'))
-  # an LSTM's gradients take the place of its gates, so that 'none' keeps little beside the products
-  assert dots < none and full < 0.4 * none
+  most = 0.98 if name in IN_PLACE else 0.9
+  assert dots < most * none and full < 0.4 * none

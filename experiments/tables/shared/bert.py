@@ -18,7 +18,7 @@ LIKE_SPANBERT = dict(
 
 
 # Of a million parameters that read 3 million tokens a generator learns nothing from context without these positions
-# (perplexity 246 held out, the best guess from the seen token alone 293); with them it has 116, and 94 with `WEIGHT`.
+# (perplexity 246 held out; the plateau of the training text is 293). With them it has 116, and 94 with `WEIGHT`.
 # The discriminator beside it still knows little more than the share of replaced tokens (.566 nats a token; .581). One
 # that starts from a masked LM, as the text of ELECTRA's §3.3 suggests, has .437 after half as many tokens (.590).
 RELATIVE = dict(relative_buckets=32)
