@@ -16,7 +16,7 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from plm_jax.io import object_store
 from plm_jax.io.object_store import Where, is_address
@@ -105,9 +105,8 @@ class LocalStore:
       with contextlib.suppress(OSError), self.open(old, 'rb') as stream:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         old.unlink(missing_ok=True)
-    temporary = target.with_name(f'{target.name}.{os.getpid()}.{next(_temporary_ids)}.tmp')
-    with named(target), open(temporary, 'ab') as lock:
-      fcntl.flock(lock, fcntl.LOCK_EX)
+    with named(target), _locked_temporary(target) as lock:
+      temporary = Path(lock.name)
       try:
         # 2. The caller writes; flush to disk, then rename.
         yield temporary
@@ -266,6 +265,20 @@ def named(file: Where) -> Iterator[None]:
     if error.filename is None:
       error.filename = os.fspath(file)
     raise
+
+
+def _locked_temporary(target: Path) -> BinaryIO:
+  """Create a temporary file beside `target` and lock it.
+
+  Another process may take it for one that a killed process left, between the two: then make the next.
+  """
+  while True:
+    name = f'{target.name}.{os.getpid()}.{next(_temporary_ids)}.tmp'
+    stream = target.with_name(name).open('ab')
+    fcntl.flock(stream, fcntl.LOCK_EX)
+    if os.fstat(stream.fileno()).st_nlink:
+      return stream
+    stream.close()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """All file access goes through `files`."""
 
 import ast
+import concurrent.futures
 import multiprocessing
 import pathlib
 import subprocess
@@ -180,6 +181,12 @@ def test_a_write_that_fails_changes_nothing(tmp_path: pathlib.Path) -> None:
     raise RuntimeError
   assert files.read_text(tmp_path / 'a') == 'old'
   assert [found.name for found in files.listing(tmp_path)] == ['a']
+
+
+def test_many_threads_write_one_file(tmp_path: pathlib.Path) -> None:  # each removes what it thinks was left behind
+  with concurrent.futures.ThreadPoolExecutor(16) as pool:
+    list(pool.map(lambda _: files.write_text(tmp_path / 'a', 'whole'), range(400)))
+  assert [path.name for path in tmp_path.iterdir()] == ['a'] and (tmp_path / 'a').read_text() == 'whole'
 
 
 def test_parts_of_files(tmp_path: pathlib.Path) -> None:
