@@ -17,9 +17,9 @@ ROWS = {  # objective: config, words, family, changes
     'bert/base.py', ('mlm',), 'bert', dict(objective__where=dict(name='whole_word', rate=0.15))
   ),
   'masked spans and boundaries': ('spanbert/pretrain.py', ('base',), 'bert', {}),
-  'masked LM, next sentence': ('bert/base.py', (), 'bert', dict(objective__where__max_count=None)),
+  'masked LM, next sentence': ('bert/base.py', (), 'bert', dict(objective__where__max_count=None, **scales.LABEL)),
   'masked LM, sentence order': (
-    'bert/base.py', (), 'bert', dict(objective__where__max_count=None, objective__question='sop')
+    'bert/base.py', (), 'bert', dict(objective__where__max_count=None, objective__question='sop', **scales.LABEL)
   ),
   'masked LM, n-grams by contrast': (
     'contrastive/infoword.py', (), 'bert', dict(objective__where__max_count=None, accumulate=1)  # it couples rows
@@ -45,7 +45,8 @@ NOTE = (
   'have half of the layers in each stack. BLiMP is scored as each network was trained: causal LMs by log-likelihood, '
   'masked and permutation LMs by PLL-word-l2r, encoder-decoders and blanks by one token at a time, replaced tokens by '
   'the log-probability that no token was replaced. The mixture reads no mode token then. Learned positions start from '
-  'sinusoids. The networks of replaced tokens have relative positions as well, and their loss a tenth of the weight.'
+  'sinusoids. The networks of replaced tokens have relative positions as well, and their loss a tenth of the weight. '
+  'The label of two sentences has a tenth, too.'
 )
 
 

@@ -1,7 +1,7 @@
 """Masked language modelling of sentence pairs, with next-sentence prediction (Devlin et al. 2018, §3.1, tasks 1 and 2).
 
 Or with sentence-order prediction (Lan et al. 2019, §3.1). The label is predicted from the pooled state, which trains
-the trunk's pooler for downstream tasks. Both terms are separate means with the same weight.
+the trunk's pooler for downstream tasks. The terms are separate means; those of the papers have the same weight.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ import numpy as np
 
 from plm_jax.core import errors
 from plm_jax.core.errors import require
-from plm_jax.core.keywords import Count
+from plm_jax.core.keywords import Count, Weight
 from plm_jax.core.sharding import each_row
 from plm_jax.core.trunk import Attends
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Template, Vocab
@@ -62,6 +62,7 @@ class SentencePairSettings(NamedTuple):
   choose: Callable[..., pairs.Pair]  # (key, first, following, other) -> `pairs.Pair`
   join: Callable[..., pairs.Joined]  # (first, second, length=) -> `pairs.Joined`
   frame: int  # number of tokens of a row outside both segments
+  weight: float
 
 
 def make(
@@ -74,6 +75,7 @@ def make(
   edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
   masking: corrupt.Masking = 'dynamic',
   copies: Count = 10,
+  weight: Weight | None = None,
 ) -> Task:
   """Build masked language modelling with a label of two segments.
 
@@ -90,6 +92,7 @@ def make(
     masking: 'dynamic' samples new masks and pairs at every step, 'static' repeats those of `copies` epochs (BERT; set
       the same `copies` for the data).
     copies: of each row when static.
+    weight: of the label's loss, whose gradient in small batches can drown that of the masked tokens. Default 1.
   """
   user, inputs = "objective 'sentence_pair'", ('tokens', 'segment_ids', 'type_ids')
   require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Attends,))
@@ -106,6 +109,7 @@ def make(
     choose=QUESTIONS[question],
     join=partial(frame, separators=SEPARATORS[layout]),
     frame=2 + SEPARATORS[layout],
+    weight=1.0 if weight is None else weight,
   )
   model = Model(trunk, mlm.make_head(trunk), trunk.head_style.init_std)
   return Task(
@@ -114,7 +118,7 @@ def make(
     partial(loss, s),
     predict,
     summary=partial(perplexity_of, nats='mlm_loss'),
-    exact=partial(exact_loss, terms={'mlm_loss': 1.0, f'{question}_loss': 1.0}),
+    exact=partial(exact_loss, terms={'mlm_loss': 1.0, f'{question}_loss': s.weight}),
   )
 
 
@@ -153,7 +157,7 @@ def loss(s: SentencePairSettings, forward: Forward, example: Example, carry: PyT
   logits, label_logits = forward(**example.inputs)
   masked = mlm.score(logits, targets)
   nats, weights = cross_entropy(label_logits, targets['label']), targets['row_weight']
-  value = masked.value + scaled_sum(nats, weights, targets['row_scale'])
+  value = masked.value + s.weight * scaled_sum(nats, weights, targets['row_scale'])
   metrics = masked.metrics | {
     'loss': whole_loss(value, targets),
     'mlm_loss': masked.metrics['loss'],

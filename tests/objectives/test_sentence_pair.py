@@ -116,8 +116,9 @@ def test_what_is_behind_the_segments_changes_nothing():
   assert tiny.same(prepare(task, dirty), prepare(task, batch))
 
 
-def test_loss_is_the_sum_of_two_means_and_trains_the_pooler():
-  task, batch = make_task(), make_batch() | {'row_weight': jnp.array([1.0, 1, 0, 1])}
+@pytest.mark.parametrize('weight', [1.0, 0.1])
+def test_loss_is_the_weighted_sum_of_two_means_and_trains_the_pooler(weight):
+  task, batch = make_task(weight=weight), make_batch() | {'row_weight': jnp.array([1.0, 1, 0, 1])}
   params = tiny.init_params(task, batch)
   loss, gradient = tiny.loss_and_gradient(task, params, batch)
   example = task.prepare(keys.noise_root(jax.random.key(0)), keys.with_step(batch, 0))
@@ -125,10 +126,10 @@ def test_loss_is_the_sum_of_two_means_and_trains_the_pooler():
   expected = mlm.score(words, example.targets).value
   nats = jax.nn.logsumexp(labels, axis=-1) - labels[jnp.arange(4), example.targets['label']]
   nsp = float((nats * batch['row_weight']).sum() / 3)
-  assert float(loss.value) == pytest.approx(float(expected) + nsp, rel=1e-5)
+  assert float(loss.value) == pytest.approx(float(expected) + weight * nsp, rel=1e-5)
   means = tiny.means(loss.metrics)
   assert means['nsp_loss'] == pytest.approx(nsp, rel=1e-5)
-  assert means['loss'] == pytest.approx(means['mlm_loss'] + means['nsp_loss'], rel=1e-5)
+  assert means['loss'] == pytest.approx(means['mlm_loss'] + weight * means['nsp_loss'], rel=1e-5)
   assert means['tokens_per_row'] == pytest.approx(float(example.targets['num_tokens'][jnp.array([0, 1, 3])].mean()))
   assert float(jnp.abs(gradient['trunk']['pooler']['kernel']).max()) > 0
 
