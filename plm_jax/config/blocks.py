@@ -5,6 +5,7 @@ Everything is checked here, before jax is loaded, against signatures that are re
 
 import contextlib
 import math
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -176,8 +177,9 @@ def as_keys(annotation: str, value: Any, label: str, *, there: Any = None, readi
   key, chosen = _one_key(known, readings or [value], names)
   empties: tuple[Any, ...] = ({}, ())
   form = next(found.form for empty in empties if (found := annotations.part(annotation, empty)))
+  entry = next((reading for reading in readings if isinstance(reading, Mapping)), {key: chosen})
   flag = {
-    'sequence': f"--{label}='{files.json_text([{key: chosen}], indent=None).strip()}'",
+    'sequence': f'--{label}={shlex.quote(files.json_text([entry], indent=None).strip())}',
     'mapping': f'--{label}.{next(iter(settings), EVALUATION)}.{key}={chosen}',
   }.get(form, f'--{label}.{key}={chosen}')
   keys = errors.listed(known) if known else f'name ({errors.listed(names)}) and the keys of that name'

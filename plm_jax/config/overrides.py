@@ -100,7 +100,7 @@ def _step(
 
 
 def _parse(label: str, annotation: str, text: str, there: Any) -> Any:
-  """Parse a typed value: a literal, JSON, true/false/none, or text.
+  """Parse a typed value: Python as in configs, JSON, true/false/none, or text.
 
   The first reading that fits counts. `there` is the current value, for the message.
   """
@@ -108,8 +108,8 @@ def _parse(label: str, annotation: str, text: str, there: Any) -> Any:
   words = {'true': True, 'false': False, 'none': None, 'null': None}
   if text.lower() in words:
     readings.insert(0, words[text.lower()])
-  for read in (files.parse_json, ast.literal_eval):
-    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+  for read in (files.parse_json, _python):
+    with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
       readings.insert(0, read(text))
   for reading in readings:
     try:
@@ -118,6 +118,21 @@ def _parse(label: str, annotation: str, text: str, there: Any) -> Any:
       continue
   end = values.why_not(annotation, readings[0]) or as_keys(annotation, text, label, there=there, readings=readings)
   raise ConfigError(f'{errors.key_of(label)}: expected {values.short(annotation)}, got {errors.shown(text)}{end}.')
+
+
+class _Dicts(ast.NodeTransformer):
+  """Turns dict(key=value) into {'key': value}."""
+
+  def visit_Call(self, node: ast.Call) -> ast.AST:
+    self.generic_visit(node)
+    if ast.unparse(node.func) != 'dict' or node.args or any(keyword.arg is None for keyword in node.keywords):
+      return node
+    return ast.Dict([ast.Constant(keyword.arg) for keyword in node.keywords], [word.value for word in node.keywords])
+
+
+def _python(text: str) -> Any:
+  """Evaluate a literal in which blocks may be written as dict(...)."""
+  return ast.literal_eval(_Dicts().visit(ast.parse(text.strip(), mode='eval')))
 
 
 def _drop_foreign(annotation: str, here: Any, key: str, name: Any, label: str) -> list[str]:

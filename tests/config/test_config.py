@@ -263,6 +263,7 @@ def test_what_is_no_config_is_refused(tmp_path):
     ('data.fields', "('a', 'b')", ['a', 'b']),
     ('vocab.extra', "['[X]']", ['[X]']),
     ('init_from', "[{'source': 'x'}]", None),
+    ('init_from', "(dict(source='x'),)", None),  # as in a config
     ('best', 'NONE', None),
     ('log', '()', []),
     ('log', "['wandb']", ['wandb']),
@@ -366,7 +367,16 @@ def test_the_same_in_a_config_file():
 
 
 @pytest.mark.parametrize(
-  ('key', 'text'), [('spikes', '6'), ('init_from', 'folder'), ('sharding', 'fsdp'), ('eval', '9'), ('eval', 'often')]
+  ('key', 'text'),
+  [
+    ('spikes', '6'),
+    ('init_from', 'folder'),
+    ('init_from', "a 'b'"),
+    ('init_from', "dict(source='x', step='best')"),
+    ('sharding', 'fsdp'),
+    ('eval', '9'),
+    ('eval', 'often'),
+  ],
 )
 def test_the_flag_of_that_message_is_taken(key, text):
   evaluation = {'eval': {'held_out': {'data': {}}}}
