@@ -129,6 +129,11 @@ def masked(scale: str, then: str = 'so that little text teaches more', *, done: 
   return '' if scale == 'paper' else f'Here 40 % of the tokens are {done}, {then}.'
 
 
+def labelled(scale: str) -> str:
+  """Return a sentence behind that of `masked` where rows have `LABEL`."""
+  return ' The label of two sentences has a tenth of the weight.' if scale in RUNGS else ''
+
+
 def seeds(scale: str, **own: int) -> dict[str, int]:
   """Return the numbers of pre-trainings and fine-tunings: of the smallest rung several pre-trainings."""
   tuning = dict(tiny=1, small=3, paper=5) | own | {'1m': 1, '5m': 3, '30m': 3}
