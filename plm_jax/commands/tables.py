@@ -18,6 +18,9 @@ not repeated and interrupted ones resume, so repeat the same command after any i
 
 --out gets `cells.json`, `table.md`, `table.csv` and `table.png`.
 
+--rungs DIR DIR compares scales 1m, 5m and 30m of a table, whose `cells.json` are in these folders. `rungs.md` and
+`rungs.png`, each difference over the number of parameters, go to the last of them, or to --out.
+
 --data names the folder of the task data sets and --corpus the pre-training text; by default the paths of the configs.
 
 --seeds=5 makes five runs of each cell: pre-trainings if the table has several or fine-tunes nothing, else fine-tunings.
@@ -34,6 +37,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plm_jax.cli import command, logs, signals
+from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files, run_paths
 
@@ -45,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = _parser().parse_args(given)
   from plm_jax.studies.tables import file
 
+  if arguments.rungs:
+    return _compare_rungs(arguments)
   scales = file.SCALES if arguments.cost and arguments.scale is None else (arguments.scale or 'small',)
   arguments.scale = scales[-1]
   _check_weights(arguments)
@@ -60,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   run_folders.check_adopt(arguments.adopt)
   places = runs.Places(workdir, arguments.data, arguments.corpus, tuple(arguments.adopt), makes, arguments.weights)
   if arguments.weights:
-    table = _with_weights(table, places, arguments)
+    from plm_jax.studies.tables import published  # loads numpy
+
+    table = published.found(table, places, head=arguments.table)
   plan = runs.plan(table, places)
   from plm_jax.studies.tables import costs, filling, making, needs  # loads jax, and touches no device
 
@@ -97,6 +105,7 @@ def _parser() -> command.Parser:
   add('--corpus', metavar='DIR', help='pre-training text')
   add('--seeds', type=command.COUNT, help='seeds of a cell: of pre-training if the table has several, else of tuning')
   add('--first_seed', type=command.SEED, default=0, help='added to every seed, for an independent replication')
+  add('--rungs', metavar='DIR', nargs='+', default=(), help='compare scales of the table, each rendered in a folder')
   add('--adopt', metavar='DIR', nargs='+', default=(), help='folders of runs made elsewhere')
   add('--minutes', type=command.POSITIVE, default=float('inf'), help='start no run after this many minutes')
   which = parser.add_mutually_exclusive_group()
@@ -115,18 +124,29 @@ def _check_weights(arguments: argparse.Namespace) -> None:
     raise ConfigError(f'--scale=published pre-trains nothing: remove {"--cost" if arguments.cost else "--corpus"}.')
 
 
-def _with_weights(table: Any, places: Any, arguments: argparse.Namespace) -> Any:
-  from plm_jax.studies.tables import published  # loads numpy
-
-  return published.found(table, places, head=arguments.table)
-
-
 def _of_table(given: Sequence[str]) -> list[str]:
   """Remove --print, --out and --minutes from the words of a command."""
   pairs = zip(['', *given], given, strict=False)
   removed = ('--out', '--minutes')
   words = [word for before, word in pairs if before not in removed and word.partition('=')[0] not in removed]
   return [word for word in words if word != '--print']
+
+
+def _compare_rungs(arguments: argparse.Namespace) -> int:
+  """Render the differences of the scales whose `cells.json` are in `--rungs`."""
+  from plm_jax.studies.tables import cells, file, rungs  # loads jax
+
+  found = {}
+  for kept in (files.path(folder) / 'cells.json' for folder in arguments.rungs):
+    if not files.is_file(kept):
+      raise ConfigError(f'--rungs: there is no {kept}: name folders that `plm-jax tables` has written.')
+    results = cells.read(kept)
+    errors.check_choice(f'--rungs: {kept}', 'scale', results['scale'], file.RUNGS)
+    found[results['scale']] = results
+  files.make_folder(out := files.path(arguments.out or arguments.rungs[-1]))
+  rungs.write({scale: (file.read(arguments.table, scale), found[scale]) for scale in file.RUNGS if scale in found}, out)
+  command.show(files.read_text(out / 'rungs.md'))
+  return 0
 
 
 def _show_cells(table: Any, arguments: argparse.Namespace) -> int:
@@ -140,10 +160,11 @@ def _show_cells(table: Any, arguments: argparse.Namespace) -> int:
       'plm-jax tables: --print needs --workdir=DIR, the folder of the runs, or --out=DIR, a folder with a '
       f'cells.json{missing}.'
     )
-  from plm_jax.studies.tables import cells, render, runs  # loads jax
+  from plm_jax.studies.tables import cells, published, render, runs  # loads jax
 
   if arguments.weights:
-    table = _with_weights(table, runs.Places(None, arguments.data, weights=arguments.weights), arguments)
+    places = runs.Places(None, arguments.data, weights=arguments.weights)
+    table = published.found(table, places, head=arguments.table)
   results = cells.read(out / 'cells.json')
   if results['scale'] != arguments.scale:
     raise ConfigError(f'{out / "cells.json"} has scale {results["scale"]}: add --scale={results["scale"]}.')

@@ -5,7 +5,6 @@ Everything is read from source; nothing is imported.
 
 import ast
 import os
-import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,7 +30,8 @@ def text() -> str:
     rows = [(name, signatures.first_line(module, name), '') for name, module in places.items()]
     groups[f'Noise: {kind.removeprefix("noise.")}'] = rows
   groups['Configs (--config=...)'] = [
-    (os.path.relpath(str(f)), _docstring(f), '') for f in signatures.experiment_files()
+    (os.path.relpath(str(f)), (ast.get_docstring(ast.parse(files.read_text(f))) or '').partition('\n')[0], '')
+    for f in signatures.experiment_files()
   ]
   return '\n\n'.join(_group(title, rows) for title, rows in groups.items() if rows)
 
@@ -54,10 +54,6 @@ def _files(folder: str) -> Iterator[tuple[str, str, str]]:
     words += [f'extension: {paper["extension"]}'] if paper.get('extension') else []
     words += [f'variants: {", ".join(variants)}'] if (variants := signatures.table(module, 'CONFIGS')) else []
     yield name, signatures.first_line(module), '; '.join(words)
-
-
-def _docstring(file: pathlib.Path) -> str:
-  return (ast.get_docstring(ast.parse(files.read_text(file))) or '').partition('\n')[0]
 
 
 def _group(title: str, rows: list[tuple[str, str, str]]) -> str:

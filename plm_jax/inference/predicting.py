@@ -117,7 +117,8 @@ def predict(
       changed = {'path': str(files.path(temporary) / 'windows.jsonl'), 'documents': 'blank_line'}  # as of .jsonl
       evaluations[_EVALUATION]['data'] = {**block, **changed}
     task, predicted = evaluate_saved.predict_run(settings, folder, name=_EVALUATION, step=step, part=part)
-  named = [_named(record, names) for record in predicted.records]
+  choices = {'names': tuple(names)} if names else {}
+  named = [record if 'options' in record else {**record, **choices} for record in predicted.records]
   described = describe(task, predicted.predictions, named)
   rows = list(_whole(_joined(described, owners) if pieces else described, records, block))
   write(out, rows)
@@ -239,10 +240,6 @@ def _named_by_file(file: Where) -> Iterator[None]:
       raise
     message = str(error).removeprefix(prefix).replace(f'{file} ({_SPLIT})', str(file))
     raise ConfigError(message if message.startswith(str(file)) else f'--file={file}: {message}') from error
-
-
-def _named(record: Row, names: Sequence[str]) -> Row:
-  return record if 'options' in record or not names else {**record, 'names': tuple(names)}
 
 
 def describe(task: Task, predictions: Sequence[Row], records: Sequence[Row]) -> list[tuple[Row, dict[str, Any]]]:

@@ -214,7 +214,7 @@ def _rows(file: Path) -> Iterator[tuple[Row, bytes]]:
   for line_number, line in enumerate(lines, start=1):
     row = _row(line)
     if row is not None:
-      yield {name: _number(value) for name, value in row.items()}, line
+      yield {name: float(value) if value in ('nan', 'inf', '-inf') else value for name, value in row.items()}, line
     elif line_number < len(lines):
       log.warning('%s, line %d is damaged and left out', file, line_number)
 
@@ -226,10 +226,6 @@ def _row(line: bytes) -> Row | None:
     return row if line.endswith(b'\n') and is_step(row['step']) else None
   except (ValueError, KeyError, TypeError):
     return None
-
-
-def _number(value: Any) -> Any:
-  return float(value) if value in ('nan', 'inf', '-inf') else value
 
 
 def _is_number(value: Any) -> bool:

@@ -15,7 +15,7 @@ without an answer are kept with `keep_unlabelled=True`.
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from plm_jax.scores import Group, Row, grouped, squad
@@ -53,7 +53,8 @@ def score(predictions: Sequence[Row], records: Sequence[Row], tokenize: str = 's
   metrics: dict[str, float] = {}
   own = squad.RULES[tokenize]
   for name, rule in (('exact_match', own.exact), ('f1', functools.partial(f1, rule=own))):
-    values = [_value(rule, question, own.normal) for question in questions]
+    # the best answer counts; right answers that normalise to '' are ignored
+    values = [squad.most(rule, q.answer, [gold for gold in q.golds if own.normal(gold)] or ['']) for q in questions]
     final = [float(not q.golds) if q.unanswered else value for q, value in zip(questions, values, strict=True)]
     best, threshold = best_threshold(questions, values)
     metrics |= {
@@ -126,8 +127,3 @@ def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tu
     if worth > best:
       best, threshold = worth, question.margin
   return best / max(len(questions), 1), threshold
-
-
-def _value(rule: Callable[[str, str], float], question: Question, normal: Callable[[str], str]) -> float:
-  """Score the best answer; right answers that normalise to '' are ignored."""
-  return squad.most(rule, question.answer, [gold for gold in question.golds if normal(gold)] or [''])

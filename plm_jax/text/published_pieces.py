@@ -83,10 +83,6 @@ def _albert(model: Model, settings: Spec, *, lowercase: bool = True) -> Form:
   return Form(model._replace(pieces=tuple(map(cut, model.pieces))), BERT, [*marks, *accents, *case])
 
 
-def _xlnet(model: Model, settings: Spec) -> Form:
-  return _albert(model, settings, lowercase=False)._replace(row=XLNET)
-
-
 def _llama(model: Model, settings: Spec) -> Form:
   begin = 'bos ' if settings.get('add_bos_token', True) else ''
   end = ' eos' if settings.get('add_eos_token', False) else ''
@@ -108,10 +104,6 @@ def _fairseq(model: Model, *last: str) -> Model:
   return model._replace(pieces=(*front, *model.pieces[3:], *end), unk_id=3)
 
 
-def _xlm_roberta(model: Model, settings: Spec) -> Form:
-  return Form(_fairseq(model, '<mask>'), ROBERTA)
-
-
 def _camembert(model: Model, settings: Spec) -> Form:
   """Use Camembert's ids, whose dictionary repeats the model's first names."""
   front = [Piece('<s>NOTUSED', 0.0), Piece('<pad>', 0.0), Piece('</s>NOTUSED', 0.0)]
@@ -124,7 +116,9 @@ def _mbart(family: str, languages: Sequence[str], model: Model, settings: Spec) 
 
 
 FAMILIES: dict[str, Callable[[Model, Spec], Form]] = {
-  't5': _t5, 'mt5': _t5, 'umt5': _t5, 'albert': _albert, 'xlnet': _xlnet, 'llama': _llama, 'codellama': _llama,
-  'debertav2': _deberta, 'xlmroberta': _xlm_roberta, 'camembert': _camembert,
+  't5': _t5, 'mt5': _t5, 'umt5': _t5, 'albert': _albert, 'llama': _llama, 'codellama': _llama,
+  'debertav2': _deberta, 'camembert': _camembert,
+  'xlnet': lambda model, settings: _albert(model, settings, lowercase=False)._replace(row=XLNET),
+  'xlmroberta': lambda model, settings: Form(_fairseq(model, '<mask>'), ROBERTA),
   'mbart': partial(_mbart, 'mbart', LANGUAGES), 'mbart50': partial(_mbart, 'mbart50', LANGUAGES + MORE_LANGUAGES),
 }  # fmt: skip

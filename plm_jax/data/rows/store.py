@@ -153,7 +153,6 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
       _make_part(folder, texts, vocab, digest=digest)
     _check_room(folder, getattr(texts, 'tokens', 0) * _dtype(vocab).itemsize, cache=cache)
   with files.locked(folder / 'lock', doing='tokenising it'), files.named(folder):
-    files.remove(folder / 'checked.json')  # from earlier versions
     sealed, blocks = _read_manifest(folder, documents=len(texts))
     try:
       where = _elsewhere(folder, blocks)

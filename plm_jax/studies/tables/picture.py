@@ -27,12 +27,17 @@ def draw(table: Table, cells: Cells, file: files.Path, *, remark: str = '') -> N
   diamonds. The same versions of matplotlib and Pillow write the same bytes, independent of a user's matplotlib
   settings.
   """
+  save(lambda: _drawn(table, cells), file, title=table.title, remark=remark)
+
+
+def save(drawn: Callable[[], Any], file: files.Path, *, title: str, remark: str = '') -> None:
+  """Write the figure that `drawn` returns, with matplotlib's default settings."""
   import matplotlib
 
   with matplotlib.rc_context():
     matplotlib.rcdefaults()
-    figure = _drawn(table, cells)
-    figure.suptitle('\n'.join(filter(None, [pictures.plain(table.title), remark])), wrap=True)
+    figure = drawn()
+    figure.suptitle('\n'.join(filter(None, [pictures.plain(title), remark])), wrap=True)
     with files.replacing(file) as temporary:
       figure.savefig(temporary, format='png', dpi=120, metadata={'Software': None})
 
@@ -58,12 +63,16 @@ def _drawn(table: Table, cells: Cells) -> Any:
       _dots(axes, table, cells, name, heights)
   panels[0, 0].set_yticks(list(heights.values()), [pictures.plain(row) for row in heights])
   panels[0, 0].set_ylim(0.4, len(heights) + 0.6)
-  legends = [axes.get_legend_handles_labels() for axes in panels.flat]
-  labelled = {text: handle for handles, texts in legends for handle, text in zip(handles, texts, strict=True)}
-  figure.legend(
-    labelled.values(), labelled.keys(), loc='outside lower center', ncols=4, fontsize='small', frameon=False
-  )
+  add_legend(figure, columns=4)
   return figure
+
+
+def add_legend(figure: Any, *, columns: int) -> None:
+  """Add one legend below all panels."""
+  legends = [axes.get_legend_handles_labels() for axes in figure.axes]
+  labelled = {text: handle for handles, texts in legends for handle, text in zip(handles, texts, strict=True)}
+  place = dict(loc='outside lower center', ncols=columns, fontsize='small', frameon=False)
+  figure.legend(labelled.values(), labelled.keys(), **place)
 
 
 def _dots(axes: Any, table: Table, cells: Cells, name: str, heights: Mapping[str, int]) -> None:

@@ -15,6 +15,7 @@ from plm_jax.studies.tables.intervals import Measured
 from plm_jax.studies.tables.measured import constant, measured, num_at_chance
 from plm_jax.studies.tables.published import DIFFERS
 
+Key = tuple[str, str, str]  # column, better and than of a claim
 LEFT = 0.5  # nats below the best guess without context at which a network has left the plateau
 MARKS = {
   'A': 'official repository',
@@ -67,7 +68,7 @@ def _grid(table: Table, results: Mapping[str, Any]) -> list[str]:
     published = any(name in row.published for row in table.rows.values())
     columns.append((name, published, not column.empty))
     heads += [f'{name}, published'] * published + [f'{name}, measured'] * (not column.empty)
-  lines = [_line(heads), _line(['---'] * len(heads))]
+  lines = [markdown_row(heads), markdown_row(['---'] * len(heads))]
   letters, verdicts = footnotes(table), _verdicts(table, results)
   for row_name, row in table.rows.items():
     line = [row_name]
@@ -82,12 +83,12 @@ def _grid(table: Table, results: Mapping[str, Any]) -> list[str]:
       if cell is not None and (count := num_at_chance(cell, table.columns[name])):
         mark = f', {count} of {len(cell.finite)} at chance{mark}'
       line += [cell_text(cell, table) + mark] * filled
-    lines.append(_line(line))
+    lines.append(markdown_row(line))
   for trivial in dict.fromkeys(name for column in table.columns.values() for name in column.trivial):
     line = [trivial]
     for name, published, filled in columns:
       line += [''] * published + [_published(table.columns[name].trivial.get(trivial))] * filled
-    lines.append(_line(line))
+    lines.append(markdown_row(line))
   return lines
 
 
@@ -122,7 +123,7 @@ def _origin_text(source: Origin) -> str:
   return f'{source.quoted}: {MARKS[source.mark]}' if source.quoted else MARKS[source.mark]
 
 
-def _line(items: list[str]) -> str:
+def markdown_row(items: list[str]) -> str:
   escaped = (item.replace('|', r'\|') for item in items)
   return f'| {" | ".join(escaped)} |'
 
@@ -130,16 +131,35 @@ def _line(items: list[str]) -> str:
 def _claims(table: Table, results: Mapping[str, Any]) -> list[str]:
   level = f'{intervals.LEVEL:.0%}'
   head = ['column', 'better', 'than', 'published', 'measured', f'{level} interval', 'sign', 'beyond noise', 'p (Holm)']
-  found = {index: pair for index, claim in enumerate(table.claims) if (pair := _interval(table, results, claim))}
-  adjusted = dict(zip(found, intervals.holm([interval.p for interval in found.values()]), strict=True))
+  found, adjusted = _intervals(table, results)
   by_heading: dict[str, list[str]] = {}
   for index, claim in enumerate(table.claims):
     line = _claim(table, results, claim, found.get(index), adjusted.get(index, 1.0))
-    by_heading.setdefault(_heading(table, claim), []).append(_line(line))
+    by_heading.setdefault(_heading(table, claim), []).append(markdown_row(line))
   lines = []
   for heading, of_claims in sorted(by_heading.items(), reverse=True):  # claims of the paper first
-    lines += ['', f'## {heading}', '', _line(head), _line(['---'] * len(head)), *of_claims]
+    lines += ['', f'## {heading}', '', markdown_row(head), markdown_row(['---'] * len(head)), *of_claims]
   return lines
+
+
+def _intervals(table: Table, results: Mapping[str, Any]) -> tuple[dict[int, intervals.Interval], dict[int, float]]:
+  """Return the intervals of claims that can be compared, and their p-values among all, both by their index."""
+  found = {index: pair for index, claim in enumerate(table.claims) if (pair := _interval(table, results, claim))}
+  return found, dict(zip(found, intervals.holm([interval.p for interval in found.values()]), strict=True))
+
+
+def differences(table: Table, results: Mapping[str, Any]) -> dict[Key, tuple[intervals.Interval, bool]]:
+  """Return each claim's difference of means with an interval, and whether it is beyond the noise."""
+  found, adjusted = _intervals(table, results)
+  claims = {index: table.claims[index] for index, interval in found.items() if math.isfinite(interval.low)}
+  return {
+    (claim.column, claim.better, claim.than): (found[index], _is_sure(found[index], adjusted[index]))
+    for index, claim in claims.items()
+  }
+
+
+def _is_sure(interval: intervals.Interval, adjusted: float) -> bool:
+  return interval.is_sure and adjusted <= 1 - intervals.LEVEL
 
 
 def _interval(table: Table, results: Mapping[str, Any], claim: Claim) -> intervals.Interval | None:
@@ -163,11 +183,11 @@ def _at_chance(table: Table, better: Measured, than: Measured, claim: Claim) -> 
 def _heading(table: Table, claim: Claim) -> str:
   if table.mark == 'none':
     return 'Comparisons'
-  is_asked = claim.asked or _difference(table, claim) is None
+  is_asked = claim.asked or published_difference(table, claim) is None
   return 'Other comparisons' if is_asked else 'What the paper claims'
 
 
-def _difference(table: Table, claim: Claim) -> float | None:
+def published_difference(table: Table, claim: Claim) -> float | None:
   """Compute the published difference; None if a number is missing."""
   first, second = (
     table.rows[row].published.get(claim.column) if row in table.rows else None for row in (claim.better, claim.than)
@@ -188,7 +208,7 @@ def _claim(
   table: Table, results: Mapping[str, Any], claim: Claim, interval: intervals.Interval | None, adjusted: float
 ) -> list[str]:
   """Format a claim; `adjusted` is its p-value among all claims."""
-  column, published = table.columns[claim.column], _difference(table, claim)
+  column, published = table.columns[claim.column], published_difference(table, claim)
   better, than = _compared(table, results, claim)
   line = [claim.column, claim.better, claim.than, '' if published is None else f'{published:+.4g}']
   if better is None or than is None:
@@ -205,9 +225,8 @@ def _claim(
   sign = 'agrees' if agrees else 'none' if difference == 0 else 'opposite'
   if interval is None:
     return [*line, 'none: one run', sign, 'not known', '']
-  is_sure = interval.is_sure and adjusted <= 1 - intervals.LEVEL
   ends = f'{interval.low:+.4g} to {interval.high:+.4g}'
-  return [*line, ends, sign, 'yes' if is_sure else 'no', _p_text(adjusted)]
+  return [*line, ends, sign, 'yes' if _is_sure(interval, adjusted) else 'no', _p_text(adjusted)]
 
 
 def _p_text(p: float) -> str:

@@ -8,7 +8,6 @@ change the result (`config.RESUMABLE`).
 import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from plm_jax import config
@@ -155,13 +154,10 @@ def _spelling(stored: Mapping[str, Any], before: RunFolder, folder: RunFolder) -
       continue
     for path in (files.path(value), *files.path(value).parents):
       moved = not files.is_folder(path) and folder.root.parent / path.name == before.root
-      if path.name == here.name and (moved or _is_same(path, here)):
+      same = path == here or (files.is_folder(path) and path.resolve() == here.resolve())
+      if path.name == here.name and (moved or same):
         return str(path)
   return None
-
-
-def _is_same(a: Path, b: Path) -> bool:
-  return a == b or (files.is_folder(a) and a.resolve() == b.resolve())
 
 
 def _replaced(value: Any, root: str) -> Any:

@@ -319,7 +319,7 @@ def test_the_rendered_table(set_up, tmp_path, monkeypatch):
 
 
 def test_a_bar_in_a_name_ends_no_cell_of_markdown():
-  assert render._line(['fast|a', '1']) == r'| fast\|a | 1 |'
+  assert render.markdown_row(['fast|a', '1']) == r'| fast\|a | 1 |'
 
 
 def test_names_with_dollars_are_drawn_as_they_are(tmp_path):
