@@ -145,4 +145,6 @@ def _cells(text: str) -> list[list[str]]:
 
 
 def _title(text: str) -> str:
-  return text.partition('\n')[0].removeprefix('# ')
+  """Return the title, with the size of a larger network than the table's smallest."""
+  size = re.search(r'^- Scale: (5|30)m\.', text, re.MULTILINE)
+  return text.partition('\n')[0].removeprefix('# ') + (f' ({size[1]} million parameters)' if size else '')

@@ -23,7 +23,7 @@ ROWS = {  # objective: config, words, family, changes
   ),
   'masked LM, n-grams by contrast': (
     'contrastive/infoword.py', (), 'bert',
-    dict(objective__where__max_count=None, accumulate=1, **scales.LABEL),  # it couples rows
+    dict(objective__where__max_count=None, accumulate=1, objective__weight=0.01),  # it couples rows
   ),
   'replaced tokens': ('electra/base.py', (), 'electra', {}),
   'masked and causal LM': ('gpt_bert/pretrain.py', (), 'bert', {}),
@@ -47,7 +47,7 @@ NOTE = (
   'masked and permutation LMs by PLL-word-l2r, encoder-decoders and blanks by one token at a time, replaced tokens by '
   'the log-probability that no token was replaced. The mixture reads no mode token then. Learned positions start from '
   'sinusoids. The networks of replaced tokens have relative positions as well, and their loss a tenth of the weight. '
-  'The label of two sentences and the contrast have a tenth, too.'
+  'The label of two sentences has a tenth, too, and the contrast a hundredth.'
 )
 
 
