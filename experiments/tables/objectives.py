@@ -45,7 +45,8 @@ NOTE = (
   'The share of hidden tokens is that of each paper, except for masked LMs and replaced tokens: 40 %. Encoder-decoders '
   'have half of the layers in each stack. BLiMP is scored as each network was trained: causal LMs by log-likelihood, '
   'masked and permutation LMs by PLL-word-l2r, encoder-decoders and blanks by one token at a time, replaced tokens by '
-  'the log-probability that no token was replaced. The mixture reads no mode token then. Learned positions start from '
+  'the log-probability that no token was replaced. The mixture reads no mode token then. Tasks read the encoder alone of '
+  'span corruption and of the mixture. Learned positions start from '
   'sinusoids. The networks of replaced tokens have relative positions as well, and their loss a tenth of the weight. '
   'The label of two sentences has a tenth, too, and the contrast a hundredth.'
 )
@@ -53,18 +54,19 @@ NOTE = (
 
 def _row(scale, name, config, words, family, changes):
   """Return a row: config, keys and family."""
+  read = dict(family=family, tuning=ladder.ENCODER if family == 't5' else {})
   if name == 'replaced tokens':
-    return bert.electra(scale, config) | dict(family=family)
+    return bert.electra(scale, config) | read
   if scale not in scales.RUNGS:
     own = {key: change for key, change in changes.items() if key in OWN}
-    return scales.pretraining(scale, config, *words, **own) | dict(family=family)
+    return scales.pretraining(scale, config, *words, **own) | read
   if 'objective__where' in changes:
     changes = changes | dict(objective__where=dict(changes['objective__where'], rate=0.4))
   elif name in MASKED:
     changes = changes | scales.masks(scale)
   row = scales.pretraining(scale, config, *words, **changes)
   row['keys']['model.overrides'] = ladder.sizes(scale, config.partition('/')[0])
-  return row | dict(family=family)
+  return row | read
 
 
 def _columns(scale):
