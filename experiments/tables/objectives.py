@@ -45,10 +45,10 @@ NOTE = (
   'The share of hidden tokens is that of each paper, except for masked LMs and replaced tokens: 40 %. Encoder-decoders '
   'have half of the layers in each stack. BLiMP is scored as each network was trained: causal LMs by log-likelihood, '
   'masked and permutation LMs by PLL-word-l2r, encoder-decoders and blanks by one token at a time, replaced tokens by '
-  'the log-probability that no token was replaced. The mixture reads no mode token then. Tasks read the encoder alone of '
-  'span corruption and of the mixture. Learned positions start from '
-  'sinusoids. The networks of replaced tokens have relative positions as well, and their loss a tenth of the weight. '
-  'The label of two sentences has a tenth, too, and the contrast a hundredth.'
+  'the log-probability that no token was replaced. The mixture reads no mode token then. Tasks read the encoder alone '
+  'of span corruption and of the mixture. Learned positions start from sinusoids. The networks of replaced tokens have '
+  'relative positions as well, and their loss a tenth of the weight. The label of two sentences has a tenth, too, and '
+  'the contrast a hundredth.'
 )
 
 
