@@ -143,13 +143,13 @@ def _claims(table: Table, results: Mapping[str, Any]) -> list[str]:
 
 
 def _intervals(table: Table, results: Mapping[str, Any]) -> tuple[dict[int, intervals.Interval], dict[int, float]]:
-  """Return the intervals of claims that can be compared, and their p-values among all, both by their index."""
+  """Return intervals and adjusted p-values of claims, by their index."""
   found = {index: pair for index, claim in enumerate(table.claims) if (pair := _interval(table, results, claim))}
   return found, dict(zip(found, intervals.holm([interval.p for interval in found.values()]), strict=True))
 
 
 def differences(table: Table, results: Mapping[str, Any]) -> dict[Key, tuple[intervals.Interval, bool]]:
-  """Return each claim's difference of means with an interval, and whether it is beyond the noise."""
+  """Return differences of means, and which are beyond the noise."""
   found, adjusted = _intervals(table, results)
   claims = {index: table.claims[index] for index, interval in found.items() if math.isfinite(interval.low)}
   return {

@@ -42,7 +42,7 @@ def _text(interval: Interval, is_sure: bool) -> str:
 
 
 def _drawn(found: Found, known: Sequence[render.Key]) -> Any:
-  """Plot a panel for each column, with a curve for each pair of rows."""
+  """Plot a panel for each column; curves are pairs of rows."""
   columns, pairs = list(dict.fromkeys(key[0] for key in known)), list(dict.fromkeys(key[1:] for key in known))
   lines, across = -(-len(columns) // picture.PANELS), min(len(columns), picture.PANELS)
   figure = pictures.new(1.5 + 2.6 * across, 1.8 + 2.6 * lines)
@@ -62,7 +62,7 @@ def _drawn(found: Found, known: Sequence[render.Key]) -> Any:
 
 
 def _curve(axes: Any, curve: Mapping[str, tuple[Interval, bool]], index: int, label: str) -> None:
-  """Plot differences with their intervals, beside those of other pairs; filled dots are beyond the noise."""
+  """Plot differences and intervals; those with filled dots are sure."""
   colour, x = pictures.COLOURS[index % len(pictures.COLOURS)], [float(scale[:-1]) * 1.06**index for scale in curve]
   y, low, high = np.array([interval[:3] for interval, _ in curve.values()]).T
   axes.errorbar(x, y, (y - low, high - y), color=colour, capsize=3, label=pictures.label(label))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 
+from plm_jax.commands import tables
 from plm_jax.studies.tables import cells, file, render, runs
 
 RESULTS = pathlib.Path('experiments/results')
@@ -30,6 +31,15 @@ def test_a_table_is_rendered_again(folder, tmp_path):
   again, picture = image.imread(tmp_path / 'table.png'), image.imread(folder / 'table.png')
   assert again.shape == picture.shape
   assert np.abs(again - picture).mean() < 0.01
+
+
+@pytest.mark.parametrize('text', sorted(RESULTS.glob('*/*/rungs.md')), ids=lambda text: text.parent.name)
+def test_a_comparison_of_sizes_is_rendered_again(text, tmp_path):
+  name, _, _ = text.parent.name.rpartition('_')
+  table = next(word for word in cells.read(text.with_name('cells.json'))['command'].split() if word.endswith('.py'))
+  folders = [str(folder) for folder in FOLDERS if folder.parent == text.parents[1] and folder.name.startswith(name)]
+  assert tables.main([table, '--rungs', *folders, f'--out={tmp_path}']) == 0
+  assert (tmp_path / 'rungs.md').read_bytes() == text.read_bytes()
 
 
 @pytest.mark.parametrize('folder', FOLDERS, ids=lambda folder: '/'.join(folder.parts[-2:]))
