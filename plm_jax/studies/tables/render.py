@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ def _grid(table: Table, results: Mapping[str, Any]) -> list[str]:
     published = any(name in row.published for row in table.rows.values())
     columns.append((name, published, not column.empty))
     heads += [f'{name}, published'] * published + [f'{name}, measured'] * (not column.empty)
-  lines = [markdown_row(heads), markdown_row(['---'] * len(heads))]
+  lines = []
   letters, verdicts = footnotes(table), _verdicts(table, results)
   for row_name, row in table.rows.items():
     line = [row_name]
@@ -83,13 +83,13 @@ def _grid(table: Table, results: Mapping[str, Any]) -> list[str]:
       if cell is not None and (count := num_at_chance(cell, table.columns[name])):
         mark = f', {count} of {len(cell.finite)} at chance{mark}'
       line += [cell_text(cell, table) + mark] * filled
-    lines.append(markdown_row(line))
+    lines.append(line)
   for trivial in dict.fromkeys(name for column in table.columns.values() for name in column.trivial):
     line = [trivial]
     for name, published, filled in columns:
       line += [''] * published + [_published(table.columns[name].trivial.get(trivial))] * filled
-    lines.append(markdown_row(line))
-  return lines
+    lines.append(line)
+  return markdown_table(heads, lines)
 
 
 def _verdicts(table: Table, results: Mapping[str, Any]) -> dict[tuple[str, str], str]:
@@ -123,6 +123,11 @@ def _origin_text(source: Origin) -> str:
   return f'{source.quoted}: {MARKS[source.mark]}' if source.quoted else MARKS[source.mark]
 
 
+def markdown_table(head: list[str], rows: Sequence[list[str]]) -> list[str]:
+  """Format the lines of a table."""
+  return [markdown_row(items) for items in (head, ['---'] * len(head), *rows)]
+
+
 def markdown_row(items: list[str]) -> str:
   escaped = (item.replace('|', r'\|') for item in items)
   return f'| {" | ".join(escaped)} |'
@@ -132,13 +137,13 @@ def _claims(table: Table, results: Mapping[str, Any]) -> list[str]:
   level = f'{intervals.LEVEL:.0%}'
   head = ['column', 'better', 'than', 'published', 'measured', f'{level} interval', 'sign', 'beyond noise', 'p (Holm)']
   found, adjusted = _intervals(table, results)
-  by_heading: dict[str, list[str]] = {}
+  by_heading: dict[str, list[list[str]]] = {}
   for index, claim in enumerate(table.claims):
     line = _claim(table, results, claim, found.get(index), adjusted.get(index, 1.0))
-    by_heading.setdefault(_heading(table, claim), []).append(markdown_row(line))
+    by_heading.setdefault(_heading(table, claim), []).append(line)
   lines = []
   for heading, of_claims in sorted(by_heading.items(), reverse=True):  # claims of the paper first
-    lines += ['', f'## {heading}', '', markdown_row(head), markdown_row(['---'] * len(head)), *of_claims]
+    lines += ['', f'## {heading}', '', *markdown_table(head, of_claims)]
   return lines
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from plm_jax.cli import pictures
+from plm_jax.core.errors import ConfigError
 from plm_jax.io import files
 from plm_jax.studies.tables import picture, render
 from plm_jax.studies.tables.file import Table
@@ -22,18 +23,19 @@ def write(rungs: Mapping[str, tuple[Table, Mapping[str, Any]]], folder: files.Pa
   found = {scale: render.differences(*made) for scale, made in rungs.items()}
   table = next(iter(rungs.values()))[0]
   head = ['column', 'row', 'less', 'published', *found]
-  lines = [f'# {table.title}, by size', '', f'{table.paper}. Sizes are millions of parameters.', '']
-  lines += [render.markdown_row(head), render.markdown_row(['---'] * len(head))]
-  known = []
+  rows: dict[render.Key, list[str]] = {}
   for claim in table.claims:
     key, published = (claim.column, claim.better, claim.than), render.published_difference(table, claim)
     cells = [_text(*compared[key]) if key in compared else '' for compared in found.values()]
     if any(cells):
-      known.append(key)
-      lines.append(render.markdown_row([*key, '' if published is None else f'{published:+.4g}', *cells]))
+      rows[key] = [*key, '' if published is None else f'{published:+.4g}', *cells]
+  if not rows:
+    raise ConfigError('--rungs: no folder has a difference of this table: name folders that it has written.')
+  lines = [f'# {table.title}, by size', '', f'{table.paper}. Sizes are millions of parameters.', '']
+  lines += render.markdown_table(head, [*rows.values()])
   lines += ['', f'In parentheses: intervals of {LEVEL:.0%}. Bold: beyond the noise, as in the table of that size.', '']
   files.write_text(folder / 'rungs.md', '\n'.join(lines))
-  picture.save(lambda: _drawn(found, known), folder / 'rungs.png', title=f'{table.title}, by size')
+  picture.save(lambda: _drawn(found, [*rows]), folder / 'rungs.png', title=f'{table.title}, by size')
 
 
 def _text(interval: Interval, is_sure: bool) -> str:

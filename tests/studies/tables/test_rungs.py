@@ -45,3 +45,5 @@ def test_what_is_no_rung_is_named(tmp_path):
     tables.main([FILE, '--rungs', 'experiments/results/bert/table_6'])
   with pytest.raises(ConfigError, match=r'there is no .*/cells.json: name folders'):
     tables.main([FILE, '--rungs', str(tmp_path)])
+  with pytest.raises(ConfigError, match='no folder has a difference of this table'):
+    tables.main(['experiments/tables/gpt_5.py', '--rungs', KEPT.removesuffix('/cells.json'), f'--out={tmp_path}'])
