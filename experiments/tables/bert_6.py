@@ -2,14 +2,17 @@
 
 plm-jax tables experiments/tables/bert_6.py --scale=small --workdir=runs/tables --data=../shared/data
 
-Small: a third of the layers, widths of 128 and 256; the largest row has 7 million parameters and takes hours on a CPU.
-Four layers of 256 start their kernels from .042 and learn at half the rate of the rows of 128. With the start and the
-rate of those, .06 and 2e-3, they stay at the frequencies of words, 6.7 nats, for all of 800 steps; with the
-smaller start alone they were there after 240, when they were ended; with both they are at 6.2 then. Eight layers stay
-there with both, and leave it from .03 at a quarter of the rate.
+Small and 1m: a third of the layers, widths of 128 and 256; the largest row has 7 million parameters and takes hours on
+a CPU. Layers of 256 start their kernels from .042 and .03. 1m has the columns of shared/ladder.py.
+At scale small no network learns from context, and layers of 256 learn at lower rates. With the start and the rate of
+128, .06 and 2e-3, four of them stay at the frequencies of words, 6.7 nats, for all of 800 steps; with the smaller start
+alone they were there after 240, when they were ended; with both they are at 6.2 then. Eight layers stay there with
+both, and leave it from .03 at a quarter of the rate.
 """
 
-from experiments.tables.shared import bert, claims, scales, tasks
+from experiments.tables.shared import bert, claims, ladder, scales
+
+SCALES = ('tiny', 'small', '1m', 'paper')
 
 ROWS = {  # layers, width, heads: perplexity, MNLI, MRPC, SST-2; and the sizes when small
   '3 x 768, 12 heads': ((3, 768, 12), (5.84, 77.9, 79.8, 88.4), (1, 128, 4)),
@@ -36,13 +39,13 @@ def get_table(scale):
     sizes, keys = scales.SIZES | sized(*small), {}
     if scale == 'paper':
       keys = dict(model__overrides=sized(*paper))
-    elif scale == 'small' and small[1] == 256:
+    elif scale != 'tiny' and small[1] == 256:
       start, rate = WIDE[small[0]]
-      sizes, keys = sizes | dict(init_std=start), dict(optim__rate=rate)
+      sizes, keys = sizes | dict(init_std=start), dict(optim__rate=rate) if scale == 'small' else {}
     rows[name] = bert.bert(scale, 'bert/base.py', small=sizes, **keys, **mask_rate)
     rows[name] |= dict(published=claims.by_column(('perplexity', *COLUMNS), published))
   perplexity = dict(metric='validation/perplexity', of='pretraining', better='min')
-  columns = {'perplexity': perplexity, **tasks.columns(scale, *COLUMNS)}
+  columns = {'perplexity': perplexity, **ladder.columns(scale, *COLUMNS)}
   return dict(
     title='BERT, Table 6: sizes',
     paper='Devlin et al. 2018, §5.2; perplexity of masked tokens of held-out text',
@@ -55,12 +58,13 @@ def get_table(scale):
       ('12 x 768, 12 heads', '3 x 768, 12 heads'),
       ('24 x 1024, 16 heads', '12 x 768, 12 heads'),
       ('6 x 768, 12 heads', '6 x 768, 3 heads', ()),
-      asked=('perplexity', *COLUMNS),
+      asked=('perplexity', *COLUMNS, *ladder.asked(scale)),
     ),
-    tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
+    **scales.seeds(scale),
+    summary='best point on dev' if scale == '1m' else 'mean',
     reference='24 x 1024, 16 heads',
     note=''
     if scale == 'paper'
     else 'Here a third of the layers, widths of 128 for 768 and 256 for 1024. The two of 256 have smaller '
-    'starts and lower rates; 40 % of the tokens are masked.',
+    f'starts{" and lower rates" if scale == "small" else ""}; 40 % of the tokens are masked.',
   )

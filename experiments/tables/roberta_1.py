@@ -10,8 +10,7 @@ held-out masked text is not in the paper.
 
 Scales 1m, 5m and 30m have the columns of shared/ladder.py; SST-2 is then in runs/data/sst2_sentences, which
   python launch/sst2_sentences.py ../shared/data/glue_sst2 runs/data/sst2_sentences
-makes. The text is that of `plm-jax corpus english ../shared/data runs/data/english`. 1m is trained as small, with which
-these networks learn from context.
+makes. The text is that of `plm-jax corpus english ../shared/data runs/data/english`.
 """
 
 from experiments.tables.shared import claims, ladder, scales, tasks
@@ -20,7 +19,7 @@ from experiments.tables.shared.scales import SCALES as SCALES
 
 def get_table(scale):
   """Takes a scale."""
-  rate, trained = scales.masks(scale), 'small' if scale == '1m' else scale
+  rate = scales.masks(scale)
   copies = 10 if scale == 'paper' else 1
   text = dict(data__split='train[:4%shuffled]') if scale == 'small' or scale in scales.RUNGS else {}
   pretrain = ('roberta/formats.py', 'segment_pair' if scale == 'paper' else 'full')
@@ -38,9 +37,9 @@ def get_table(scale):
         published={'SQuAD 2.0': 76.3, 'MNLI': 84.3, 'SST-2': 92.8},
         quoted='BERT base of Yang et al. 2019, Table 6, rounded',
       ),
-      'static': scales.pretraining(trained, *pretrain, **static, **rate, **text)
+      'static': scales.pretraining(scale, *pretrain, **static, **rate, **text)
       | dict(published={'SQuAD 2.0': 78.3, 'MNLI': 84.3, 'SST-2': 92.5}),
-      'dynamic': scales.pretraining(trained, *pretrain, **rate, **text)
+      'dynamic': scales.pretraining(scale, *pretrain, **rate, **text)
       | dict(published={'SQuAD 2.0': 78.7, 'MNLI': 84.0, 'SST-2': 92.9}),
     },
   )

@@ -3,12 +3,13 @@
 plm-jax tables experiments/tables/spanbert_6.py --scale=small --workdir=runs/tables --data=../shared/data
 
 The paper's rows have two segments and next-sentence prediction: the last one is the first of its Table 7. So do those
-at its scale, pre-trained as in spanbert_7.py. Small: one segment. Noun phrases and names are those of
-launch/phrases.py, which has the command of its tagger.
+at its scale, pre-trained as in spanbert_7.py. Small and 1m: one segment; 1m has the columns of shared/ladder.py. Noun
+phrases and names are those of launch/phrases.py, which has the command of its tagger.
 """
 
-from experiments.tables.shared import bert, claims, scales, tasks
+from experiments.tables.shared import bert, claims, ladder, scales, tasks
 
+SCALES = ('tiny', 'small', '1m', 'paper')
 COLUMNS = ('SQuAD 2.0', 'NewsQA', 'TriviaQA', 'coreference', 'MNLI', 'QNLI', 'GLUE')
 
 
@@ -34,7 +35,7 @@ def get_table(scale):
       made['keys']['data.segmenter'] = f'launch.phrases:{segmenter}'
     return made | dict(published=claims.by_column(COLUMNS, published))
 
-  columns = tasks.columns(scale, *COLUMNS[:-2], 'SST-2', *COLUMNS[-2:])
+  columns = ladder.columns(scale, *COLUMNS[:-2], 'SST-2', *COLUMNS[-2:])
   rows = tasks.tuned_as(
     scale,
     'spanbert',
@@ -54,8 +55,11 @@ def get_table(scale):
     mark='B',
     columns=columns,
     rows=rows,
-    claims=claims.claimed(columns, rows, *((spans, other) for other in rows if other != spans), asked=('SST-2',)),
-    tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
+    claims=claims.claimed(
+      columns, rows, *((spans, other) for other in rows if other != spans), asked=ladder.asked(scale, 'SST-2')
+    ),
+    **scales.seeds(scale),
+    summary='best point on dev' if scale == '1m' else 'mean',
     reference=spans,
     note='' if scale == 'paper' else f'{scales.masked(scale)} {one}',
   )

@@ -184,7 +184,8 @@ def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
 
 
 def predict(forward: Forward, example: Example) -> dict[str, Array]:
-  """Predict the most likely token of each slot."""
+  """Predict the most likely token of each slot, and compute nats of the right one."""
   logits = forward(**example.inputs)
   ids, weights = logits.argmax(axis=-1), example.targets['weights']
-  return {'positions': example.inputs['predict'], 'ids': ids, 'weights': weights}
+  nats = cross_entropy(logits, example.targets['ids']) * weights
+  return {'positions': example.inputs['predict'], 'ids': ids, 'nats': nats, 'weights': weights}

@@ -222,10 +222,13 @@ def test_predictions_stand_beside_their_positions(task, params):
   out = jax.jit(functools.partial(step.predict_step, task=task))(params, batch, root)
   example = task.prepare(keys.noise_root(root), keys.with_step(batch, 0))
   logits = jax.jit(lambda params: task.model.apply({'params': params}, **example.inputs))(params)
-  assert set(out) == {'positions', 'ids', 'weights', 'row_id', 'row_weight'}
+  assert set(out) == {'positions', 'ids', 'nats', 'weights', 'row_id', 'row_weight'}
   assert tiny.same(out['positions'], example.inputs['predict'])
   assert tiny.same(out['weights'], example.targets['weights'])
   assert tiny.same(out['ids'], logits.argmax(-1))
+  right = np.take_along_axis(np.asarray(logits), np.asarray(example.targets['ids'])[..., None], axis=-1)[..., 0]
+  nats = (np.log(np.exp(logits).sum(-1)) - right) * np.asarray(out['weights'])
+  np.testing.assert_allclose(out['nats'], nats, rtol=1e-5)
 
 
 def test_what_cannot_be_is_refused():

@@ -66,7 +66,7 @@ def columns(scale: str, *names: str) -> dict[str, dict[str, Any]]:
   """Return the columns of a table: on a rung those that decide, else `tasks.columns`."""
   if scale not in scales.RUNGS:
     return tasks.columns(scale, *names)
-  own = {'SST-2': _sst2(), 'TREC': _trec(), 'EWT probe': _probe(), **_blimp(), 'loss': _loss()}
+  own = {'SST-2': _sst2(), 'TREC': _trec(), 'EWT probe': _probe(), **_blimp(scale), 'loss': _loss()}
   found = {name: own.pop(name, None) or dict(empty=tasks.ABSENT.get(name, LEFT_OUT)) for name in names}
   return found | own
 
@@ -113,9 +113,13 @@ def _probe() -> dict[str, Any]:
   return made | dict(folder='universal_dependencies_en_ewt')
 
 
-def _blimp() -> dict[str, dict[str, Any]]:
-  """Return columns of a tenth of the minimal pairs: all, and by phenomenon; one evaluation has all numbers."""
-  keys = scales.ON_A_LAPTOP | _evaluated(test='test[:10%shuffled]') | {'data.batch_size': 64}
+def _blimp(scale: str) -> dict[str, dict[str, Any]]:
+  """Return columns of minimal pairs: all, and by phenomenon; one evaluation has all numbers.
+
+  The smallest rung scores all 67,000, larger ones a tenth.
+  """
+  keys = scales.ON_A_LAPTOP | _evaluated(test='test' if scale == '1m' else 'test[:10%shuffled]')
+  keys |= {'data.batch_size': 64}
   column = dict(of='evaluation', configs=PAIRS, keys=keys, times=100, folder='blimp', trivial=TRIVIAL['BLiMP'])
   metrics = {'BLiMP': 'test/accuracy'}
   metrics |= {f'BLiMP, {term.replace("_", " ")}': f'test/linguistics_term/{term}' for term in PHENOMENA}

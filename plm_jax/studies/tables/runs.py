@@ -50,8 +50,8 @@ class Run(NamedTuple):
 
   @property
   def is_tuning(self) -> bool:
-    """Return whether its examples are predicted, as labelled ones and pairs are."""
-    is_predicted = self.settings['adapter'] or 'good' in self.settings['data']
+    """Return whether its examples are predicted: labelled ones, pairs, and the tokens of an earlier run."""
+    is_predicted = self.settings['adapter'] or 'good' in self.settings['data'] or (self.evaluates and self.source)
     return bool((self.source or self.weights) and is_predicted)
 
 

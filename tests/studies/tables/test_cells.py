@@ -51,6 +51,17 @@ def test_of_a_correlation_groups_of_rows_are_kept(tmp_path):
   assert cells.by_group(file, 'validation/perplexity') is None
 
 
+def test_a_loss_is_the_mean_over_tokens_of_all_rows(tmp_path):
+  """Of three rows with 2, 1 and 0 tokens, of which a jackknife leaves out each."""
+  rows = [dict(nats=[1.0, 3.0], weights=[1.0, 1.0]), dict(nats=[2.5, 0.0], weights=[1.0, 0.0])]
+  rows.append(dict(nats=[0.0, 0.0], weights=[0.0, 0.0]))
+  file = rows_file(tmp_path, [row | dict(record={}) for row in rows])
+  assert cells.by_row(file, 'validation/loss') is None
+  found = cells.by_group(file, 'validation/loss')
+  without = np.array([2.5, 2.0, 6.5 / 3])  # the means of the other rows
+  np.testing.assert_allclose(found, 6.5 / 3 - 2 * (without - without.mean()))
+
+
 def test_a_metric_that_no_score_has_gives_no_rows(tmp_path):
   rows = [dict(label=0, record=dict(label=0))]
   assert cells.by_row(rows_file(tmp_path, rows), 'validation/perplexity') is None
