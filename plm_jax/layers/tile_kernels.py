@@ -225,21 +225,14 @@ def backward_bias(form: Form, given: dict[str, Array]) -> Array:
   """Compute the gradient of a bias that all rows share."""
   s = sizes_of(form, given)
 
-  # the innermost axis runs over rows, which all add to the same bias
-  def at(head: Any, query: Any, key: Any, row: Any) -> Tile:
-    return Tile(row, head, query, key)
-
-  def part(tile: Tile, reads: dict[str, Any]) -> Array:
-    return _gradients(form, s, tile, reads)[1]
-
   return run_kernel(
     form,
-    _summing(form, s, 'bias', part, over='row', count=s.rows),
+    _summing(form, s, 'bias', lambda *tile: _gradients(form, s, *tile)[1], over='row', count=s.rows),
     given,
     name='attention_backward_bias',
     grid=(s.heads, s.query_tiles, s.key_tiles, s.rows),
     summed=1,
-    at=at,
+    at=lambda head, query, key, row: Tile(row, head, query, key),  # rows are innermost: all add to the same bias
     makes={'bias': jax.ShapeDtypeStruct(given['bias'].shape, given['bias'].dtype)},
     scratch=[(s.query_block, s.key_block)],
     products=2,

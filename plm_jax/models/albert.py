@@ -82,8 +82,7 @@ class Attention(nn.Module):
     y = attend_in(
       self, query, key, value, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
     )
-    y = out(y)  # [b, l, h, k] -> [b, l, d]
-    y = Dropout(c.dropout)(y, train=train)
+    y = Dropout(c.dropout)(out(y), train=train)  # [b, l, h, k] -> [b, l, d]
     return LayerNorm(c.norm_epsilon, dtype, name='norm')(x + y), None
 
 

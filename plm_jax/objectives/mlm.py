@@ -185,7 +185,11 @@ def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
 
 def predict(forward: Forward, example: Example) -> dict[str, Array]:
   """Predict the most likely token of each slot, and compute nats of the right one."""
-  logits = forward(**example.inputs)
+  return predicted(forward(**example.inputs), example)
+
+
+def predicted(logits: Array, example: Example) -> dict[str, Array]:
+  """Build the predictions of logits f32[b, t, v]."""
   ids, weights = logits.argmax(axis=-1), example.targets['weights']
   nats = cross_entropy(logits, example.targets['ids']) * weights
   return {'positions': example.inputs['predict'], 'ids': ids, 'nats': nats, 'weights': weights}

@@ -171,10 +171,5 @@ def loss(s: SentencePairSettings, forward: Forward, example: Example, carry: PyT
 def predict(forward: Forward, example: Example) -> dict[str, Array]:
   """Predict the token of each slot, and the label of each pair."""
   logits, label_logits = forward(**example.inputs)
-  return {
-    'positions': example.inputs['predict'],
-    'ids': logits.argmax(axis=-1),
-    'weights': example.targets['weights'],
-    'label': label_logits.argmax(axis=-1),
-    'probability': jax.nn.softmax(label_logits, axis=-1),
-  }
+  label, probability = label_logits.argmax(axis=-1), jax.nn.softmax(label_logits, axis=-1)
+  return mlm.predicted(logits, example) | {'label': label, 'probability': probability}

@@ -179,13 +179,8 @@ def loss(s: SpanBoundarySettings, forward: Forward, example: Example, carry: PyT
 def predict(forward: Forward, example: Example) -> dict[str, Array]:
   """Predict the most likely token of each slot, by each head."""
   logits, boundary_logits = forward(**example.inputs)
-  return {
-    'positions': example.inputs['predict'],
-    'ids': logits.argmax(axis=-1),
-    'weights': example.targets['weights'],
-    'boundary_ids': boundary_logits.argmax(axis=-1),
-    'boundary_weights': example.targets['boundary_weights'],
-  }
+  ids, weights = boundary_logits.argmax(axis=-1), example.targets['boundary_weights']
+  return mlm.predicted(logits, example) | {'boundary_ids': ids, 'boundary_weights': weights}
 
 
 def neighbours(chosen: Array, text: Array, segment_ids: Array, *, limit: int) -> tuple[Array, Array, Array, Array]:
