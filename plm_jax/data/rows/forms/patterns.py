@@ -105,10 +105,6 @@ def _record_options(row: Row) -> tuple[tuple[str, ...], int]:
   return entities, next((index for index, entity in enumerate(entities) if entity in answers), -1)
 
 
-def _wsc(row: Row) -> Row:
-  return {**row, 'text': referents.marked(row, span2='*')}
-
-
 def _wsc_targets(row: Row) -> tuple[str, ...]:
   """Return the noun if it is right; otherwise the answer is unknown."""
   return (written.text_of(row, 'span1_text'),) if row.get('label') == 1 else ()
@@ -140,7 +136,8 @@ TASKS: Mapping[str, Pattern] = {
     fields=('choice1', 'choice2', 'premise'), whole=('question',),
   ),
   'wsc': Pattern(
-    "{text} The pronoun '*{span2_text}*' refers to [MASK].", (), _wsc, targets=_wsc_targets,
+    "{text} The pronoun '*{span2_text}*' refers to [MASK].", (),
+    lambda row: {**row, 'text': referents.marked(row, span2='*')}, targets=_wsc_targets,
     fields=('text',), whole=('span2_text', 'span2_index'),
   ),
   'record': Pattern('{passage} {query}', (), _record, _record_options, whole=('entities',), answers=('answers',)),
