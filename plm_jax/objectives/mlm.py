@@ -184,7 +184,7 @@ def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
 
 
 def predict(forward: Forward, example: Example) -> dict[str, Array]:
-  """Predict the most likely token of each slot, and compute nats of the right one."""
+  """Predict the most likely token of each slot."""
   return predicted(forward(**example.inputs), example)
 
 

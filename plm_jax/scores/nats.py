@@ -12,6 +12,6 @@ RECORDS = ()
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute the mean over all tokens of all rows, f32; nats are weighted."""
+  """Compute the mean of weighted nats over all tokens."""
   nats, tokens = (sum(np.sum(row[key]) for row in predictions) for key in READS)
   return {'loss': float(nats / tokens)}

@@ -50,7 +50,7 @@ class Run(NamedTuple):
 
   @property
   def is_tuning(self) -> bool:
-    """Return whether its examples are predicted: labelled ones, pairs, and the tokens of an earlier run."""
+    """Return whether its labelled examples, pairs or tokens are predicted."""
     is_predicted = self.settings['adapter'] or 'good' in self.settings['data'] or (self.evaluates and self.source)
     return bool((self.source or self.weights) and is_predicted)
 
