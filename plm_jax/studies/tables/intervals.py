@@ -168,7 +168,7 @@ def of_counts(counts: Sequence[int], runs: Sequence[int]) -> Interval:
   """Compare the shares of runs at chance by Boschloo's exact test."""
   shares = [count / number for count, number in zip(counts, runs, strict=True)]
   table = [counts, [number - count for count, number in zip(counts, runs, strict=True)]]
-  return Interval(shares[0] - shares[1], -np.inf, np.inf, float(stats.boschloo_exact(table).pvalue))  # it has none
+  return Interval(shares[0] - shares[1], -np.inf, np.inf, float(stats.boschloo_exact(table).pvalue))  # no interval
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
