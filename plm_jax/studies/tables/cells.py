@@ -152,11 +152,12 @@ def record(run: Run, folder: RunFolder, metrics: Sequence[str]) -> dict[str, Any
 
 
 def _scores(file: files.Path, metrics: Sequence[str], numbers: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-  """Compute 'rows' or 'groups' of each metric from predictions."""
+  """Compute 'rows' or 'groups' of each metric from a file of `evaluate --predictions`."""
+  predictions, records = predicted.join([file])
   by_kind: dict[str, dict[str, Any]] = {'rows': {}, 'groups': {}}
   for metric in metrics:
     for kind, compute in (('rows', by_row), ('groups', by_group)):
-      values = compute(file, metric)
+      values = compute(metric, predictions, records)
       if values is None:
         continue
       if metric not in numbers or _is_close(values.mean(), numbers[metric]):
@@ -177,13 +178,12 @@ def _evaluated(folder: RunFolder) -> dict[str, Any]:
   return {'metrics': files.parse_json(files.read_text(folder.evaluations).splitlines()[-1]), **made_by}
 
 
-def by_row(file: files.Path, metric: str) -> np.ndarray | None:
+def by_row(metric: str, predictions: Sequence[Row], records: Sequence[Row]) -> np.ndarray | None:
   """Compute the score of each predicted example, f64[rows].
 
-  Returns None if the metric is no mean over examples. Parts of one example, such as the windows of a question, count as
-  one. `file` is written by `evaluate --predictions`, `metric` is such as 'validation/accuracy'.
+  Returns None if the metric, such as 'validation/accuracy', is no mean over examples. Parts of one example, such as the
+  windows of a question, count as one. Predictions and records are those of `predicted.join`.
   """
-  predictions, records = predicted.join([file])
   name, short = _score_of(metric, predictions, records)
   if not name or short not in scoring.known(name).by_row:
     return None
@@ -195,12 +195,11 @@ def by_row(file: files.Path, metric: str) -> np.ndarray | None:
   return rows if _is_close(rows.mean(), total) else None
 
 
-def by_group(file: files.Path, metric: str) -> np.ndarray | None:
+def by_group(metric: str, predictions: Sequence[Row], records: Sequence[Row]) -> np.ndarray | None:
   """Compute f64[groups], contributions of groups of examples (`intervals.of_groups`).
 
   Returns None if no score computes the metric from predictions. Arguments are as in `by_row`.
   """
-  predictions, records = predicted.join([file])
   name, short = _score_of(metric, predictions, records)
   if not name:
     return None

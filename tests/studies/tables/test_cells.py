@@ -11,14 +11,15 @@ import pytest
 
 from plm_jax.core.errors import ConfigError
 from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import predicted
 from plm_jax.studies.tables import cells
 from plm_jax.text import tokenizer
 
 
-def rows_file(tmp_path, rows):
+def joined(tmp_path, rows):
   file = tmp_path / 'predictions.jsonl'
   file.write_text(''.join(json.dumps({'row_id': n, **row}) + '\n' for n, row in enumerate(rows)))
-  return file
+  return predicted.join([file])
 
 
 @pytest.mark.parametrize('rows', [[1, 0, 0, 1, 1], [0.25, 1.0, 0.3333]])
@@ -30,41 +31,41 @@ def test_scores_of_rows_come_back(rows):
 
 def test_accuracy_is_a_mean_over_rows(tmp_path):
   rows = [dict(label=p, probability=[0.5, 0.5], record=dict(label=g)) for p, g in ((0, 0), (1, 0), (1, 1))]
-  np.testing.assert_array_equal(cells.by_row(rows_file(tmp_path, rows), 'validation/accuracy'), [1, 0, 1])
+  np.testing.assert_array_equal(cells.by_row('validation/accuracy', *joined(tmp_path, rows)), [1, 0, 1])
 
 
 def test_a_correlation_is_no_mean_over_rows(tmp_path):
   rows = [dict(label=p, record=dict(label=g)) for p, g in ((0, 0), (1, 0), (1, 1), (0, 0))]
-  assert cells.by_row(rows_file(tmp_path, rows), 'validation/matthews') is None
+  assert cells.by_row('validation/matthews', *joined(tmp_path, rows)) is None
   alike = [dict(label=1, record=dict(label=g)) for g in (0, 1, 1, 0)]  # 0 as a whole, and of each row
-  assert cells.by_row(rows_file(tmp_path, alike), 'validation/matthews') is None
+  assert cells.by_row('validation/matthews', *joined(tmp_path, alike)) is None
 
 
 def test_of_a_correlation_groups_of_rows_are_kept(tmp_path):
   """Where one right row of two classes is missing, the others are as right; without the wrong row, all are."""
   pairs = [(0, 0), (1, 0), (1, 1), (0, 0), (1, 1)]
-  file = rows_file(tmp_path, [dict(label=p, record=dict(label=g)) for p, g in pairs])
-  found = cells.by_group(file, 'validation/matthews')
+  rows = joined(tmp_path, [dict(label=p, record=dict(label=g)) for p, g in pairs])
+  found = cells.by_group('validation/matthews', *rows)
   whole = np.corrcoef(np.array(pairs).T)[0, 1]
   assert found.shape == (5,) and found.mean() == pytest.approx(whole)
   assert found.argmin() == 1 and found[0] == found[3] and found[2] == found[4]
-  assert cells.by_group(file, 'validation/perplexity') is None
+  assert cells.by_group('validation/perplexity', *rows) is None
 
 
 def test_a_loss_is_the_mean_over_tokens_of_all_rows(tmp_path):
   """Of three rows with 2, 1 and 0 tokens, of which a jackknife leaves out each."""
   rows = [dict(nats=[1.0, 3.0], weights=[1.0, 1.0]), dict(nats=[2.5, 0.0], weights=[1.0, 0.0])]
   rows.append(dict(nats=[0.0, 0.0], weights=[0.0, 0.0]))
-  file = rows_file(tmp_path, [row | dict(record={}) for row in rows])
-  assert cells.by_row(file, 'validation/loss') is None
-  found = cells.by_group(file, 'validation/loss')
+  rows = joined(tmp_path, [row | dict(record={}) for row in rows])
+  assert cells.by_row('validation/loss', *rows) is None
+  found = cells.by_group('validation/loss', *rows)
   without = np.array([2.5, 2.0, 6.5 / 3])  # the means of the other rows
   np.testing.assert_allclose(found, 6.5 / 3 - 2 * (without - without.mean()))
 
 
 def test_a_metric_that_no_score_has_gives_no_rows(tmp_path):
   rows = [dict(label=0, record=dict(label=0))]
-  assert cells.by_row(rows_file(tmp_path, rows), 'validation/perplexity') is None
+  assert cells.by_row('validation/perplexity', *joined(tmp_path, rows)) is None
 
 
 def test_runs_that_no_cell_names_are_left_out(tmp_path):
