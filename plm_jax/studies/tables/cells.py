@@ -152,7 +152,7 @@ def record(run: Run, folder: RunFolder, metrics: Sequence[str]) -> dict[str, Any
 
 
 def _scores(file: files.Path, metrics: Sequence[str], numbers: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-  """Compute 'rows' or 'groups' of each metric from a file of `evaluate --predictions`."""
+  """Compute 'rows' or 'groups' of each metric from predictions."""
   predictions, records = predicted.join([file])
   by_kind: dict[str, dict[str, Any]] = {'rows': {}, 'groups': {}}
   for metric in metrics:
