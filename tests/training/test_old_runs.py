@@ -5,7 +5,7 @@ the metrics of steps 5 to 8, under the XLA flags of these tests. They were writt
 dropout's bits changed (`layers/dropout.py`); with the bits of 1997bc3 they were those of that version. Since then some
 of their numbers changed in the last bits (by less than 6e-7): an evaluation sums parts of its batch where training
 accumulates, noise that is drawn on each device for its own rows is compiled into other sums, each device adds up the
-gradients of its own parts of a batch first, and the norm of updates reads them before they are stored.
+gradients of its parts of a batch first, and the norm of updates reads them before they are stored.
 """
 
 import hashlib

@@ -17,6 +17,7 @@ from plm_jax.text import tokenizer
 
 
 def joined(tmp_path, rows):
+  """Return predictions and records of a file with `rows`."""
   file = tmp_path / 'predictions.jsonl'
   file.write_text(''.join(json.dumps({'row_id': n, **row}) + '\n' for n, row in enumerate(rows)))
   return predicted.join([file])
@@ -37,28 +38,28 @@ def test_accuracy_is_a_mean_over_rows(tmp_path):
 def test_a_correlation_is_no_mean_over_rows(tmp_path):
   rows = [dict(label=p, record=dict(label=g)) for p, g in ((0, 0), (1, 0), (1, 1), (0, 0))]
   assert cells.by_row('validation/matthews', *joined(tmp_path, rows)) is None
-  alike = [dict(label=1, record=dict(label=g)) for g in (0, 1, 1, 0)]  # 0 as a whole, and of each row
-  assert cells.by_row('validation/matthews', *joined(tmp_path, alike)) is None
+  one_class = [dict(label=1, record=dict(label=g)) for g in (0, 1, 1, 0)]  # 0 as a whole, and of each row
+  assert cells.by_row('validation/matthews', *joined(tmp_path, one_class)) is None
 
 
 def test_of_a_correlation_groups_of_rows_are_kept(tmp_path):
   """Where one right row of two classes is missing, the others are as right; without the wrong row, all are."""
   pairs = [(0, 0), (1, 0), (1, 1), (0, 0), (1, 1)]
-  rows = joined(tmp_path, [dict(label=p, record=dict(label=g)) for p, g in pairs])
-  found = cells.by_group('validation/matthews', *rows)
+  both = joined(tmp_path, [dict(label=p, record=dict(label=g)) for p, g in pairs])
+  found = cells.by_group('validation/matthews', *both)
   whole = np.corrcoef(np.array(pairs).T)[0, 1]
   assert found.shape == (5,) and found.mean() == pytest.approx(whole)
   assert found.argmin() == 1 and found[0] == found[3] and found[2] == found[4]
-  assert cells.by_group('validation/perplexity', *rows) is None
+  assert cells.by_group('validation/perplexity', *both) is None
 
 
 def test_a_loss_is_the_mean_over_tokens_of_all_rows(tmp_path):
   """Of three rows with 2, 1 and 0 tokens, of which a jackknife leaves out each."""
   rows = [dict(nats=[1.0, 3.0], weights=[1.0, 1.0]), dict(nats=[2.5, 0.0], weights=[1.0, 0.0])]
   rows.append(dict(nats=[0.0, 0.0], weights=[0.0, 0.0]))
-  rows = joined(tmp_path, [row | dict(record={}) for row in rows])
-  assert cells.by_row('validation/loss', *rows) is None
-  found = cells.by_group('validation/loss', *rows)
+  both = joined(tmp_path, [row | dict(record={}) for row in rows])
+  assert cells.by_row('validation/loss', *both) is None
+  found = cells.by_group('validation/loss', *both)
   without = np.array([2.5, 2.0, 6.5 / 3])  # the means of the other rows
   np.testing.assert_allclose(found, 6.5 / 3 - 2 * (without - without.mean()))
 
